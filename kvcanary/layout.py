@@ -88,6 +88,21 @@ class RealKvHashMode(IntEnum):
     ALL = 2
 
 
+class SlotStatus(IntEnum):
+    """What is known of one slot on a map; uint8, ordered so that the worst status of a tile is its maximum.
+
+    FREE holds no token, RESERVED is the padding slot and alignment, CLEAN was verified without a finding, SKIPPED holds a token that
+    nothing verified, INJECTED was damaged on purpose and not reported, CORRUPTED was reported.
+    """
+
+    FREE = 0
+    RESERVED = 1
+    CLEAN = 2
+    SKIPPED = 3
+    INJECTED = 4
+    CORRUPTED = 5
+
+
 def to_unsigned(value: int) -> int:
     """Two's complement of an int64 as an unsigned 64-bit integer."""
     return value & MASK64
