@@ -23,6 +23,7 @@ RealData = Literal["none", "partial", "all"]
 KvDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "mxfp8"]
 PrefillGraph = Literal["disabled", "breakable", "tc_piecewise", "full"]
 DecodeGraph = Literal["full", "disabled"]
+ModelDtype = Literal["unknown", "bfloat16", "float16", "float32"]
 
 
 def setting(
@@ -209,6 +210,39 @@ class ModelSettings(_Group):
     swa_num_layers: int | None = setting(
         None, "Window layers", "How many of the layers use the sliding window; empty means none.", kind="count"
     )
+    swa_num_kv_heads: int | None = setting(
+        None, "KV heads (window)", "Key/value heads of the sliding-window layers; empty means as the other layers.", kind="count"
+    )
+    swa_head_dim: int | None = setting(
+        None, "Head size K (window)", "Elements of one K head in the sliding-window layers; empty means as the other layers.", kind="count"
+    )
+    swa_v_head_dim: int | None = setting(
+        None, "Head size V (window)", "Elements of one V head in the sliding-window layers; empty means as their K.", kind="count"
+    )
+    index_head_dim: int | None = setting(
+        None, "Index key size", "Sparse attention: elements of the index key kept beside the KV; empty means none.", kind="count"
+    )
+    index_num_layers: int | None = setting(
+        None, "Index layers", "How many layers keep an index key; empty means all that have KV.", kind="count"
+    )
+    num_state_layers: int | None = setting(
+        None, "State layers", "Further layers that keep a state per request and no token KV (linear attention, Mamba).", kind="count"
+    )
+    state_bytes_per_request: int | None = setting(
+        None, "State per request", "Bytes of that state for one request on one rank; empty means not known.", kind="size"
+    )
+    draft_num_layers: int | None = setting(
+        None, "Draft layers", "Layers of the draft model's own KV pool under speculative decoding; empty means not known.", kind="count"
+    )
+    model_dtype: ModelDtype = setting(
+        "unknown", "Model dtype", "Type of the model itself; a KV dtype of auto takes it.", flag="--dtype", kind="choice"
+    )
+    kv_bytes_per_token: int | None = setting(
+        None,
+        "KV bytes per token",
+        "Bytes of K and V that one token takes on one rank, where known from a log; replaces the arithmetic over layers and heads.",
+        kind="size",
+    )
     kv_dtype: KvDtype = setting(
         "auto", "KV dtype", "Type of the cached K and V; auto is the model's own.", flag="--kv-cache-dtype", kind="choice"
     )
@@ -228,6 +262,22 @@ class MemorySettings(_Group):
         "Share of the memory for weights and KV pool; empty means the engine chooses.",
         flag="--mem-fraction-static",
         kind="fraction",
+    )
+    free_before_load_bytes: int | None = setting(
+        None,
+        "Free before loading",
+        "Free memory before the weights are loaded, which is what the static fraction applies to; empty means not known.",
+        kind="size",
+    )
+    graph_bytes: int | None = setting(
+        None, "Decode graphs", "Memory that the captured graphs take, from a start-up log; empty means not known.", kind="size"
+    )
+    post_capture_kv_sizing: bool = setting(
+        False,
+        "Size pool after capture",
+        "The pool is resized after graph capture and the canary's workspace is reserved for it.",
+        flag="SGLANG_ENABLE_POST_CAPTURE_KV_SIZING",
+        kind="switch",
     )
     tp_size: int = setting(1, "Tensor-parallel ranks", "Tensor-parallel size.", flag="--tp-size", kind="count")
     pp_size: int = setting(1, "Pipeline ranks", "Pipeline-parallel size.", flag="--pp-size", kind="count")

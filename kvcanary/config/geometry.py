@@ -1,0 +1,452 @@
+"""What one token of KV costs on one rank: layers, heads, sizes, storage type, and the split into SGLang's pools.
+
+Two figures are kept apart because they differ on real models. `RankKv.bytes_per_token` is what the model's attention layers need; the
+pools of `RankKv.pools` are what SGLang 0.5.23 allocates per slot, which adds index keys and buffers of layers without attention.
+Whatever the model config does not settle stays None and is named in `unknowns` together with what would settle it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+
+from kvcanary.config.linear_state import StateShape
+from kvcanary.config.settings import Settings
+from kvcanary.errors import ConfigError
+
+MAX_LAYERS = 4096
+MHA_POOL, MXFP8_POOL = "MHATokenToKVPool", "MHATokenToKVPoolMXFP8"
+MLA_POOL, MLA_FP4_POOL, DSA_POOL = "MLATokenToKVPool", "MLATokenToKVPoolFP4", "DSATokenToKVPool"
+SWA_POOL, LINEAR_POOL, DSV4_POOL = "SWAKVPool", "HybridLinearKVPool", "DeepSeekV4TokenToKVPool"
+
+
+class LayerKind(StrEnum):
+    """How far back a layer looks. UNSTATED: attention, but the config does not say whether a window applies."""
+
+    FULL = "full"
+    WINDOW = "swa"
+    CHUNKED = "chunked"
+    UNSTATED = "attention"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKv:
+    """KV of one layer for the whole model, before tensor parallelism.
+
+    `k_dim` and `v_dim` are elements per head. A `latent` layer (MLA) keeps one row of k_dim elements that every rank holds whole
+    and that has no V half. `state` marks a layer that (also) keeps a state per request (linear attention, Mamba). `index_dim` is the
+    size of a sparse-attention index key stored beside the KV, 0 for none.
+    """
+
+    kind: LayerKind
+    kv_heads: int = 0
+    k_dim: int = 0
+    v_dim: int = 0
+    latent: bool = False
+    state: bool = False
+    index_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """How an element is stored: bits each, and one scale of 8 bits per `block` elements (0: no scales)."""
+
+    bits: int
+    block: int = 0
+
+    @property
+    def bytes_per_element(self) -> Fraction:
+        """Exact bytes of one element with its share of the scale."""
+        return Fraction(self.bits, 8) + (Fraction(1, self.block) if self.block else 0)
+
+    @property
+    def text(self) -> str:
+        """'2' or '(1/2 + 1/16)', as the formula line prints it."""
+        data = str(Fraction(self.bits, 8))
+        return f"({data} + 1/{self.block})" if self.block else data
+
+
+STORAGE: dict[str, Storage] = {
+    "float32": Storage(bits=32),
+    "bfloat16": Storage(bits=16),
+    "float16": Storage(bits=16),
+    "fp8_e4m3": Storage(bits=8),
+    "fp8_e5m2": Storage(bits=8),
+    # SGLang's own block sizes: 16 for FP4 (MHATokenToKVPoolFP4), 32 for MXFP8 (MHATokenToKVPoolMXFP8).
+    "fp4_e2m1": Storage(bits=4, block=16),
+    "mxfp8": Storage(bits=8, block=32),
+}
+INDEX_SCALE_BYTES, INDEX_BLOCK = 4, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Something the input does not settle: the settings field or part, why, and what would settle it."""
+
+    field: str
+    text: str
+    settle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How the model is cut: attention tensor-parallel ranks, pipeline ranks, and which pipeline rank (None: the one with most KV)."""
+
+    attn_tp_size: int = 1
+    pp_size: int = 1
+    pp_rank: int | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Split:
+        """Under DP attention the attention of one rank is cut over tp_size / dp_size ranks only."""
+        memory, batch = settings.memory, settings.batch
+        for name, size in (("tp_size", memory.tp_size), ("pp_size", memory.pp_size), ("dp_size", batch.dp_size)):
+            if size < 1:
+                raise ConfigError(f"{name} must be at least 1, got {size}")
+        if not batch.enable_dp_attention:
+            return cls(attn_tp_size=memory.tp_size, pp_size=memory.pp_size)
+        if memory.tp_size % batch.dp_size:
+            raise ConfigError(
+                f"tp_size must be a multiple of dp_size under DP attention, got tp_size={memory.tp_size} dp_size={batch.dp_size}"
+            )
+        return cls(attn_tp_size=memory.tp_size // batch.dp_size, pp_size=memory.pp_size)
+
+
+class PartRole(StrEnum):
+    """kv: needed by attention · index: sparse-attention keys · idle: allocated by SGLang for layers that never use it."""
+
+    KV = "kv"
+    INDEX = "index"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPart:
+    """Bytes of one token in a run of equal layers on one rank. `pool` is the SGLang sub-pool that holds it: full or swa."""
+
+    name: str
+    role: PartRole
+    pool: str
+    layers: int
+    heads: int
+    k_dim: int
+    v_dim: int
+    k_bytes: int
+    v_bytes: int
+    formula: str
+
+    @property
+    def bytes_per_token(self) -> int:
+        """K and V bytes together."""
+        return self.k_bytes + self.v_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankKv:
+    """KV bytes of one token on one rank, by part."""
+
+    parts: tuple[KvPart, ...]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What attention needs: all layers, K and V; no index keys, no idle buffers, no drafts, no per-request state."""
+        return sum(part.bytes_per_token for part in self.parts if part.role is PartRole.KV)
+
+    @property
+    def formula(self) -> str:
+        """Arithmetic of `bytes_per_token` with the operator's numbers."""
+        return " + ".join(part.formula for part in self.parts if part.role is PartRole.KV) or "0"
+
+    def pool_bytes(self, pool: str) -> int:
+        """Bytes SGLang allocates per slot of the sub-pool 'full' or 'swa'."""
+        return sum(part.bytes_per_token for part in self.parts if part.pool == pool)
+
+    def half_bytes(self, pool: str, half: str) -> int:
+        """K ('k') or V ('v') bytes per slot of a sub-pool without index keys: what SGLang logs as K size and V size."""
+        chosen = [part for part in self.parts if part.pool == pool and part.role is not PartRole.INDEX]
+        return sum(part.k_bytes if half == "k" else part.v_bytes for part in chosen)
+
+    def pool_formula(self, pool: str) -> str:
+        """Arithmetic of `pool_bytes`."""
+        return " + ".join(part.formula for part in self.parts if part.pool == pool) or "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvGeometry:
+    """KV layout of a model. `layers` in model order where `ordered`; `kv_dtype` None means not settled.
+
+    `pool_class` is the class SGLang 0.5.23 builds for it, None where the architecture is not stated. `stated_bytes_per_token` is a figure
+    the operator gave or a log stated for one rank; it replaces the arithmetic.
+    """
+
+    layers: tuple[LayerKv, ...] = ()
+    kv_dtype: str | None = None
+    window: int | None = None
+    pool_class: str | None = None
+    ordered: bool = True
+    state: StateShape | None = None
+    index_pool: int = 1
+    max_position_embeddings: int | None = None
+    draft_layers: int | None = None
+    model: str = ""
+    stated_bytes_per_token: int | None = None
+    unknowns: tuple[Unknown, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Layers by what they keep: each kind of attention, 'state' for layers with a per-request state only, 'none'."""
+        names = ("state" if layer.state and layer.kind is LayerKind.NONE else layer.kind.value for layer in self.layers)
+        return dict(Counter(names))
+
+    @property
+    def state_layers(self) -> int:
+        """Layers that keep a state per request; the canary does not cover that state."""
+        return sum(layer.state for layer in self.layers)
+
+    @property
+    def window_pool(self) -> bool | None:
+        """Whether SGLang keeps window layers in a pool of their own; None where that depends on what is not stated."""
+        if not any(layer.kind in (LayerKind.WINDOW, LayerKind.CHUNKED) for layer in self.layers):
+            return False
+        return None if self.pool_class is None else self.pool_class == SWA_POOL
+
+    @property
+    def has_v_half(self) -> bool:
+        """Whether there is a V half at all: a latent has none."""
+        return not any(layer.latent for layer in self.layers)
+
+    def rank(self, split: Split = Split()) -> RankKv | Unknown:
+        """Bytes of one token on one rank, or what keeps them from being known."""
+        if self.stated_bytes_per_token is not None:
+            return _stated(self.stated_bytes_per_token)
+        if blocking := next((unknown for unknown in self.unknowns if unknown.field in BLOCKING), None):
+            return blocking
+        if not self.layers:
+            return Unknown(field="num_layers", text="no layers are stated", settle="config.json of the model, or its number of layers")
+        if self.kv_dtype is None:
+            return Unknown(field="kv_dtype", text="the KV dtype is not settled", settle="--kv-cache-dtype, or torch_dtype of config.json")
+        if split.pp_size > 1 and not self.ordered and len(set(self.layers)) > 1:
+            return Unknown(
+                field="num_layers",
+                text=f"the order of the layer kinds is not stated, so the share of each of {split.pp_size} pipeline ranks is not known",
+                settle="config.json of the model",
+            )
+        ranks = range(split.pp_size) if split.pp_rank is None else (split.pp_rank,)
+        best: RankKv | None = None
+        for pp_rank in ranks:
+            parts = self._parts(pipeline_slice(len(self.layers), split.pp_size, pp_rank), split.attn_tp_size)
+            if isinstance(parts, Unknown):
+                return parts
+            candidate = RankKv(parts=parts)
+            if best is None or _allocated(candidate) > _allocated(best):
+                best = candidate
+        assert best is not None
+        return best
+
+    def _parts(self, layer_slice: slice, tp_size: int) -> tuple[KvPart, ...] | Unknown:
+        assert self.kv_dtype is not None
+        parts: list[KvPart] = []
+        for layer, count in Counter(self.layers[layer_slice]).items():
+            if layer.kind is LayerKind.NONE:
+                continue
+            part = self._kv_part(layer, count, tp_size, PartRole.KV)
+            if isinstance(part, Unknown):
+                return part
+            parts.append(part)
+            if layer.index_dim:
+                parts.append(self._index_part(layer, count))
+        idle = sum(layer.kind is LayerKind.NONE and not layer.state for layer in self.layers[layer_slice])
+        attention = next((layer for layer in self.layers if layer.kind is not LayerKind.NONE), None)
+        # SGLang's MHA pool has one buffer pair per decoder layer whether or not it has attention; only hybrid pools skip layers.
+        if idle and attention is not None and self.pool_class in (MHA_POOL, MXFP8_POOL):
+            part = self._kv_part(attention, idle, tp_size, PartRole.IDLE)
+            if isinstance(part, Unknown):
+                return part
+            parts.append(part)
+        return tuple(parts)
+
+    def _kv_part(self, layer: LayerKv, count: int, tp_size: int, role: PartRole) -> KvPart | Unknown:
+        storage = STORAGE[self.kv_dtype or ""]
+        heads = 1 if layer.latent else heads_per_rank(layer.kv_heads, tp_size)
+        if heads is None:
+            return Unknown(
+                field="tp_size",
+                text=f"{layer.kv_heads} KV heads cannot be cut or replicated evenly over {tp_size} tensor-parallel ranks",
+                settle=f"a tensor-parallel size that divides {layer.kv_heads} or is a multiple of it",
+            )
+        if layer.latent and layer.index_dim and storage.bits == 8:
+            return Unknown(
+                field="kv_dtype",
+                text="with fp8 the row of a sparse MLA layer depends on the attention backend (656 B scaled or 576 B raw for 512 + 64)",
+                settle="--dsa-decode-backend and --dsa-prefill-backend, or 'KV size' and '#tokens' of a start-up log",
+            )
+        k_bytes, v_bytes = (_stored(count * heads * dim, storage) for dim in (layer.k_dim, layer.v_dim))
+        if k_bytes is None or v_bytes is None:
+            return Unknown(
+                field="kv_dtype",
+                text=f"{heads} x {layer.k_dim} elements are no multiple of the scale block of {storage.block} for {self.kv_dtype}",
+                settle="'K size' and '#tokens' of a start-up log",
+            )
+        dims = f"({layer.k_dim} + {layer.v_dim})" if layer.v_dim else str(layer.k_dim)
+        head_text = "" if layer.latent else f"{heads} x "
+        in_window = self.pool_class == SWA_POOL and layer.kind in (LayerKind.WINDOW, LayerKind.CHUNKED)
+        return KvPart(
+            name="idle" if role is PartRole.IDLE else layer.kind.value,
+            role=role,
+            pool="swa" if in_window else "full",
+            layers=count,
+            heads=heads,
+            k_dim=layer.k_dim,
+            v_dim=layer.v_dim,
+            k_bytes=k_bytes,
+            v_bytes=v_bytes,
+            formula=f"{count} x {head_text}{dims} x {storage.text}",
+        )
+
+    def _index_part(self, layer: LayerKv, count: int) -> KvPart:
+        row = layer.index_dim + layer.index_dim // INDEX_BLOCK * INDEX_SCALE_BYTES
+        return KvPart(
+            name="index",
+            role=PartRole.INDEX,
+            pool="full",
+            layers=count,
+            heads=1,
+            k_dim=layer.index_dim,
+            v_dim=0,
+            k_bytes=count * ceil(row / self.index_pool),
+            v_bytes=0,
+            formula=f"{count} x {ceil(row / self.index_pool)}",
+        )
+
+    def draft(self, layers: int) -> KvGeometry:
+        """Geometry of a draft model of `layers` layers with this model's attention.
+
+        SGLang charges EAGLE, MTP and standalone drafts like that, see DefaultPoolConfigurator of release 0.5.23.
+        """
+        if layers < 1:
+            raise ConfigError(f"draft layers must be at least 1, got {layers}")
+        attention = [layer for layer in self.layers if layer.kind is not LayerKind.NONE]
+        repeated = tuple(replace(attention[0], state=False) for _ in range(layers)) if attention else ()
+        return replace(
+            self, layers=repeated, state=None, draft_layers=None, stated_bytes_per_token=None, model=f"{self.model} draft".strip()
+        )
+
+
+BLOCKING = ("num_layers", "num_kv_heads", "head_dim", "kv_layout")
+
+
+def heads_per_rank(kv_heads: int, tp_size: int) -> int | None:
+    """KV heads one rank holds: cut evenly, or replicated with one head each; None where neither works (SGLang's models assert)."""
+    if kv_heads >= tp_size:
+        return kv_heads // tp_size if kv_heads % tp_size == 0 else None
+    return 1 if tp_size % kv_heads == 0 else None
+
+
+def pipeline_slice(num_layers: int, pp_size: int, pp_rank: int) -> slice:
+    """Layers of a pipeline rank: even, the last ranks take one more each where it does not divide (SGLang's get_pp_indices)."""
+    if not 0 <= pp_rank < pp_size:
+        raise ConfigError(f"pp_rank must be in 0..{pp_size - 1}, got {pp_rank}")
+    if num_layers < pp_size:
+        raise ConfigError(f"pp_size must not exceed the {num_layers} layers, got {pp_size}")
+    base, extra = divmod(num_layers, pp_size)
+    longer_before = max(0, pp_rank - (pp_size - extra))
+    start = pp_rank * base + longer_before
+    return slice(start, start + base + (pp_rank >= pp_size - extra))
+
+
+def geometry_from_settings(settings: Settings) -> KvGeometry:
+    """Geometry from the model fields of the settings; what is empty there is unknown here."""
+    model = settings.model
+    unknowns: list[Unknown] = []
+    kv_dtype = resolve_kv_dtype(model.kv_dtype, None if model.model_dtype == "unknown" else model.model_dtype)
+    base = KvGeometry(
+        kv_dtype=kv_dtype,
+        window=settings.pool.sliding_window,
+        pool_class=settings.pool.pool_class or None,
+        model=model.model,
+        draft_layers=model.draft_num_layers,
+        ordered=False,
+    )
+    if model.kv_bytes_per_token is not None:
+        _require_positive("kv_bytes_per_token", model.kv_bytes_per_token)
+        return replace(base, stated_bytes_per_token=model.kv_bytes_per_token)
+    needed = ("num_layers", "kv_lora_rank") if model.kv_lora_rank is not None else ("num_layers", "num_kv_heads", "head_dim")
+    for name in needed:
+        value = getattr(model, name)
+        if value is None:
+            unknowns.append(Unknown(field=name, text=f"{name} is not stated", settle="config.json of the model, or 'kv_bytes_per_token'"))
+        else:
+            _require_positive(name, value)
+    if model.kv_lora_rank is not None and model.qk_rope_head_dim is None:
+        unknowns.append(Unknown(field="head_dim", text="qk_rope_head_dim is not stated", settle="config.json of the model"))
+    if unknowns:
+        return replace(base, unknowns=tuple(unknowns))
+    assert model.num_layers is not None
+    return replace(base, layers=tuple(_layers_from_settings(settings, model.num_layers)))
+
+
+def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[LayerKv]:
+    model = settings.model
+    for name in ("v_head_dim", "qk_rope_head_dim", "swa_num_kv_heads", "swa_head_dim", "swa_v_head_dim", "index_head_dim"):
+        if (value := getattr(model, name)) is not None:
+            _require_positive(name, value)
+    window_layers = model.swa_num_layers or 0
+    index_layers = model.index_num_layers if model.index_num_layers is not None else (num_layers if model.index_head_dim else 0)
+    for name, value in (("num_layers", num_layers), ("num_state_layers", model.num_state_layers or 0)):
+        if not 0 <= value <= MAX_LAYERS:
+            raise ConfigError(f"{name} must be in 0..{MAX_LAYERS}, got {value}")
+    for name, value in (("swa_num_layers", window_layers), ("index_num_layers", index_layers)):
+        if not 0 <= value <= num_layers:
+            raise ConfigError(f"{name} must be in 0..{num_layers} (num_layers), got {value}")
+    full = full_layer(settings)
+    yield from (replace(full, index_dim=(model.index_head_dim or 0) if i < index_layers else 0) for i in range(num_layers - window_layers))
+    swa_k = model.swa_head_dim or full.k_dim
+    swa_v = 0 if full.latent else (model.swa_v_head_dim or (model.swa_head_dim if model.swa_head_dim else full.v_dim))
+    window = replace(full, kind=LayerKind.WINDOW, kv_heads=model.swa_num_kv_heads or full.kv_heads, k_dim=swa_k, v_dim=swa_v)
+    yield from (window for _ in range(window_layers))
+    yield from (LayerKv(kind=LayerKind.NONE, state=True) for _ in range(model.num_state_layers or 0))
+
+
+def full_layer(settings: Settings) -> LayerKv:
+    """The full-attention layer that the model fields describe; they must be set."""
+    model = settings.model
+    if model.kv_lora_rank is not None:
+        assert model.qk_rope_head_dim is not None
+        return LayerKv(kind=LayerKind.FULL, kv_heads=1, k_dim=model.kv_lora_rank + model.qk_rope_head_dim, latent=True)
+    assert model.num_kv_heads is not None
+    assert model.head_dim is not None
+    return LayerKv(kind=LayerKind.FULL, kv_heads=model.num_kv_heads, k_dim=model.head_dim, v_dim=model.v_head_dim or model.head_dim)
+
+
+def resolve_kv_dtype(kv_dtype: str, model_dtype: str | None) -> str | None:
+    """The storage type behind --kv-cache-dtype: auto is the model's own type; None where that is not stated."""
+    resolved = model_dtype if kv_dtype == "auto" else kv_dtype
+    return resolved if resolved in STORAGE else None
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+def _stored(elements: int, storage: Storage) -> int | None:
+    size = elements * storage.bytes_per_element
+    return int(size) if size.denominator == 1 else None
+
+
+def _allocated(rank: RankKv) -> int:
+    return rank.pool_bytes("full") + rank.pool_bytes("swa")
+
+
+def _stated(size: int) -> RankKv:
+    part = KvPart(
+        name="stated", role=PartRole.KV, pool="full", layers=0, heads=0, k_dim=0, v_dim=0, k_bytes=size, v_bytes=0, formula=str(size)
+    )
+    return RankKv(parts=(part,))
