@@ -213,9 +213,12 @@ class KvGeometry:
     @property
     def window_pool(self) -> bool | None:
         """Whether SGLang keeps window layers in a pool of their own; None where that depends on what is not stated."""
-        if not any(layer.kind in (LayerKind.WINDOW, LayerKind.CHUNKED) for layer in self.layers):
+        kinds = {layer.kind for layer in self.layers}
+        if not kinds & {LayerKind.WINDOW, LayerKind.CHUNKED, LayerKind.UNSTATED}:
             return False
-        return None if self.pool_class is None else self.pool_class == SWA_POOL
+        if self.pool_class is None or (self.pool_class == SWA_POOL and LayerKind.UNSTATED in kinds):
+            return None
+        return self.pool_class == SWA_POOL
 
     @property
     def has_v_half(self) -> bool:
@@ -253,15 +256,14 @@ class KvGeometry:
     def _parts(self, layer_slice: slice, tp_size: int) -> tuple[KvPart, ...] | Unknown:
         assert self.kv_dtype is not None
         parts: list[KvPart] = []
-        for layer, count in Counter(self.layers[layer_slice]).items():
-            if layer.kind is LayerKind.NONE:
-                continue
+        attention_layers = [layer for layer in self.layers[layer_slice] if layer.kind is not LayerKind.NONE]
+        for layer, count in Counter(replace(layer, index_dim=0, state=False) for layer in attention_layers).items():
             part = self._kv_part(layer, count, tp_size, PartRole.KV)
             if isinstance(part, Unknown):
                 return part
             parts.append(part)
-            if layer.index_dim:
-                parts.append(self._index_part(layer, count))
+        for size, count in Counter(layer.index_dim for layer in attention_layers if layer.index_dim).items():
+            parts.append(self._index_part(size, count))
         idle = sum(layer.kind is LayerKind.NONE and not layer.state for layer in self.layers[layer_slice])
         attention = next((layer for layer in self.layers if layer.kind is not LayerKind.NONE), None)
         # SGLang's MHA pool has one buffer pair per decoder layer whether or not it has attention; only hybrid pools skip layers.
@@ -281,7 +283,7 @@ class KvGeometry:
                 text=f"{layer.kv_heads} KV heads cannot be cut or replicated evenly over {tp_size} tensor-parallel ranks",
                 settle=f"a tensor-parallel size that divides {layer.kv_heads} or is a multiple of it",
             )
-        if layer.latent and layer.index_dim and storage.bits == 8:
+        if layer.latent and storage.bits == 8 and any(other.index_dim for other in self.layers):
             return Unknown(
                 field="kv_dtype",
                 text="with fp8 the row of a sparse MLA layer depends on the attention backend (656 B scaled or 576 B raw for 512 + 64)",
@@ -310,19 +312,20 @@ class KvGeometry:
             formula=f"{count} x {head_text}{dims} x {storage.text}",
         )
 
-    def _index_part(self, layer: LayerKv, count: int) -> KvPart:
-        row = layer.index_dim + layer.index_dim // INDEX_BLOCK * INDEX_SCALE_BYTES
+    def _index_part(self, size: int, count: int) -> KvPart:
+        # One byte an element and a 4-byte scale per 128 of them, whatever the KV dtype (DSATokenToKVPool).
+        row = ceil((size + size // INDEX_BLOCK * INDEX_SCALE_BYTES) / self.index_pool)
         return KvPart(
             name="index",
             role=PartRole.INDEX,
             pool="full",
             layers=count,
             heads=1,
-            k_dim=layer.index_dim,
+            k_dim=size,
             v_dim=0,
-            k_bytes=count * ceil(row / self.index_pool),
+            k_bytes=count * row,
             v_bytes=0,
-            formula=f"{count} x {ceil(row / self.index_pool)}",
+            formula=f"{count} x {row}",
         )
 
     def draft(self, layers: int) -> KvGeometry:
