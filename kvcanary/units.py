@@ -115,8 +115,10 @@ def format_rate(per_second: float, what: str) -> str:
 
 
 def format_fraction(value: float) -> str:
-    """0.0194 -> '1.9 %'; small values keep two significant digits, and a non-zero value never prints as zero."""
+    """0.0194 -> '1.9 %'. A non-zero value never prints as 0 % and a value below one never as 100 %."""
     percent = value * 100
-    if percent == 0 or abs(percent) >= 10:
+    if percent in (0, 100) or 10 <= abs(percent) < 99.5 or abs(percent) > 100.5:
         return f"{percent:.0f}{THIN_SPACE}%"
+    if 99.5 <= percent < 100:
+        return f"{percent:.1f}{THIN_SPACE}%" if percent < 99.95 else f"> 99.9{THIN_SPACE}%"
     return f"{percent:.2g}{THIN_SPACE}%" if abs(percent) < 1 else f"{percent:.1f}{THIN_SPACE}%"

@@ -1,0 +1,112 @@
+"""Slot maps: the overview of a whole pool and the window of single slots."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kvcanary.analysis.slot_map import OUTSIDE, SlotWindow, TileGrid
+from kvcanary.charts.theme import STATUS_LOOKS, ThemeName, ink, style
+from kvcanary.layout import SlotStatus
+from kvcanary.units import format_count
+
+MARKER_LIMIT = 2000
+_MARKS = {SlotStatus.CORRUPTED: "square-open", SlotStatus.INJECTED: "diamond-open"}
+
+
+def _colorscale(theme: ThemeName) -> list[list[float | str]]:
+    """One flat band per status, so that a value never blends into its neighbour; OUTSIDE shows the page."""
+    colors = [STATUS_LOOKS[status].color(theme) for status in SlotStatus] + ["rgba(0,0,0,0)"]
+    step = 1 / len(colors)
+    return [[edge, color] for index, color in enumerate(colors) for edge in (index * step, (index + 1) * step)]
+
+
+def _heatmap(theme: ThemeName, z: np.ndarray, x: np.ndarray, y: np.ndarray, hover: str, gap: float = 0) -> go.Heatmap:
+    return go.Heatmap(
+        z=z,
+        x=x,
+        y=y,
+        zmin=-0.5,
+        zmax=OUTSIDE + 0.5,
+        colorscale=_colorscale(theme),
+        showscale=False,
+        xgap=gap,
+        ygap=gap,
+        hovertemplate=hover,
+    )
+
+
+def _legend(figure: go.Figure, counts: dict[SlotStatus, int], theme: ThemeName) -> None:
+    for status in reversed(SlotStatus):
+        if counts[status]:
+            look = STATUS_LOOKS[status]
+            mark = {"symbol": "square", "size": 11, "color": look.color(theme)}
+            name = f"{look.letter} {look.label} {format_count(counts[status])}"
+            figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=mark, name=name, hoverinfo="skip"))
+
+
+def overview(grid: TileGrid, counts: dict[SlotStatus, int], theme: ThemeName) -> go.Figure:
+    """The whole pool, worst status per tile; bad tiles carry a mark with their first bad slot as customdata.
+
+    The marks are a trace of their own because heatmap cells cannot be selected; at most MARKER_LIMIT of them are drawn.
+    """
+    rows, columns = grid.tiles.shape
+    x = np.arange(columns) * grid.slots_per_tile
+    y = np.arange(rows) * grid.slots_per_row
+    per_tile = f"{grid.slots_per_tile} slots per tile" if grid.slots_per_tile > 1 else "one slot per tile"
+    figure = go.Figure(_heatmap(theme, grid.tiles, x, y, "slot %{y} + %{x}<extra></extra>"))
+    for status in (SlotStatus.INJECTED, SlotStatus.CORRUPTED):
+        tiles = grid.bad[grid.bad["status"] == status]
+        if len(tiles):
+            shown = tiles.iloc[np.unique(np.linspace(0, len(tiles) - 1, min(len(tiles), MARKER_LIMIT)).astype(int))]
+            figure.add_trace(
+                go.Scatter(
+                    x=x[shown["column"]],
+                    y=y[shown["row"]],
+                    customdata=shown[["first_slot", "corrupted", "injected"]].to_numpy(),
+                    mode="markers",
+                    marker={"symbol": _MARKS[status], "size": 13, "color": ink(theme), "line": {"width": 2}},
+                    showlegend=False,
+                    hovertemplate="first bad slot %{customdata[0]}<br>%{customdata[1]} corrupted, %{customdata[2]} injected<extra></extra>",
+                )
+            )
+    _legend(figure, counts, theme)
+    style(figure, theme, height=360)
+    figure.update_xaxes(title=f"slot within the row ({per_tile})", tickformat=",d", showgrid=False)
+    figure.update_yaxes(title="first slot of the row", autorange="reversed", tickformat=",d", showgrid=False)
+    figure.update_layout(separators=".\u202f", clickmode="event+select")
+    return figure
+
+
+def window(view: SlotWindow, selected: int, theme: ThemeName, *, page_size: int = 1) -> go.Figure:
+    """Single slots around the selected one, with letters, page borders and the selection outlined; cells can be selected."""
+    rows, columns = view.cells.shape
+    x, y = np.arange(columns), view.start + np.arange(rows) * columns
+    figure = go.Figure(_heatmap(theme, view.cells, x, y, "slot %{y} + %{x}<extra></extra>", gap=1))
+    letters = [STATUS_LOOKS[status].letter for status in SlotStatus] + [""]
+    inside = np.flatnonzero(view.cells.ravel() != OUTSIDE)
+    figure.add_trace(
+        go.Scatter(
+            x=x[inside % columns],
+            y=y[inside // columns],
+            text=[letters[value] for value in view.cells.ravel()[inside]],
+            customdata=(view.start + inside)[:, None],
+            mode="markers+text",
+            marker={"symbol": "square", "size": 16, "opacity": 0.01, "color": ink(theme)},
+            textfont={"size": 11, "color": ink(theme)},
+            showlegend=False,
+            hovertemplate="slot %{customdata[0]}<extra></extra>",
+        )
+    )
+    row, column = divmod(selected - view.start, columns)
+    half = columns / 2
+    outline = {"type": "rect", "line": {"color": ink(theme), "width": 3}}
+    figure.add_shape(x0=column - 0.5, x1=column + 0.5, y0=y[row] - half, y1=y[row] + half, **outline)
+    if 1 < page_size < columns:
+        for edge in range(page_size, columns, page_size):
+            figure.add_vline(edge - 0.5, line={"color": ink(theme), "width": 1, "dash": "dot"})
+    style(figure, theme, height=360)
+    figure.update_xaxes(title="+ slot", dtick=4, showgrid=False, range=[-0.5, columns - 0.5])
+    figure.update_yaxes(title="first slot of the row", autorange="reversed", tickformat=",d", showgrid=False, tickvals=y)
+    figure.update_layout(separators=".\u202f", clickmode="event+select")
+    return figure

@@ -1,0 +1,90 @@
+"""One look for every chart: status colours with letters, series colours, and the shared figure layout.
+
+The status colours stay apart under the common colour-vision deficiencies and in greyscale, where their lightness differs; each
+also has a letter, so that no chart or table depends on colour alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import plotly.graph_objects as go
+
+from kvcanary.layout import SlotStatus
+
+ThemeName = Literal["light", "dark"]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLook:
+    """Colour on light and dark ground, letter and words of one slot status."""
+
+    light: str
+    dark: str
+    letter: str
+    label: str
+
+    def color(self, theme: ThemeName) -> str:
+        """The colour for a theme."""
+        return self.light if theme == "light" else self.dark
+
+
+STATUS_LOOKS: dict[SlotStatus, StatusLook] = {
+    SlotStatus.FREE: StatusLook("#e8eaee", "#272c35", "·", "free"),
+    SlotStatus.RESERVED: StatusLook("#6d7684", "#5d6675", "P", "reserved"),
+    SlotStatus.CLEAN: StatusLook("#7db4dd", "#2c6ea6", "o", "clean"),
+    SlotStatus.SKIPPED: StatusLook("#e8b13a", "#d39b22", "s", "not verified"),
+    SlotStatus.INJECTED: StatusLook("#7a3b9e", "#b583d6", "I", "injected, not reported"),
+    SlotStatus.CORRUPTED: StatusLook("#d1390a", "#ff6a3d", "X", "corrupted"),
+}
+
+SERIES: dict[str, tuple[str, str]] = {
+    "stamp": ("#0b62a8", "#6cb2f0"),
+    "verify": ("#8a5a00", "#f0b95a"),
+    "bound": ("#7b8492", "#98a2b1"),
+    "earlier": ("#7a3b9e", "#c99ae6"),
+}
+
+PART_COLORS: dict[str, tuple[str, str]] = {
+    "weights": ("#9aa4b2", "#6c7686"),
+    "kv": ("#7db4dd", "#2c6ea6"),
+    "canary": ("#d1390a", "#ff6a3d"),
+    "workspace": ("#e08a2c", "#e8a24e"),
+    "tables": ("#7a3b9e", "#b583d6"),
+    "graphs": ("#5a8f7b", "#5fae92"),
+    "free": ("#e8eaee", "#272c35"),
+    "over": ("#1d2430", "#e6e9ee"),
+}
+
+
+def pick(pair: tuple[str, str], theme: ThemeName) -> str:
+    """The light or dark one of a pair of colours."""
+    return pair[0] if theme == "light" else pair[1]
+
+
+def ink(theme: ThemeName) -> str:
+    """Text colour on the page's own ground."""
+    return "#1d2430" if theme == "light" else "#e6e9ee"
+
+
+def faint(theme: ThemeName) -> str:
+    """Grid lines and quiet outlines."""
+    return "#d5d9e0" if theme == "light" else "#3a414d"
+
+
+def style(figure: go.Figure, theme: ThemeName, *, height: int) -> go.Figure:
+    """Apply margins, fonts, grid and a legend above the plot; the ground stays the page's own."""
+    figure.update_layout(
+        height=height,
+        margin={"l": 8, "r": 8, "t": 36, "b": 8},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"size": 13, "color": ink(theme)},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        hoverlabel={"align": "left"},
+        dragmode=False,
+    )
+    figure.update_xaxes(gridcolor=faint(theme), zeroline=False, automargin=True)
+    figure.update_yaxes(gridcolor=faint(theme), zeroline=False, automargin=True)
+    return figure
