@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 Number = int | float
 
@@ -62,11 +61,11 @@ class LineItem:
 
 
 def checked_terms(formula: str, terms: Mapping[str, Number]) -> Mapping[str, Number]:
-    """A read-only copy of the terms; ValueError unless they are exactly the names used by the formula."""
+    """A copy of the terms; ValueError unless they are exactly the names used by the formula."""
     used = set(_NAME.findall(formula)) - {"max", "min"}
     if used != set(terms):
         raise ValueError(f"terms {sorted(terms)} do not match the formula {formula!r}")
-    return MappingProxyType(dict(terms))
+    return dict(terms)
 
 
 def formula_text(formula: str, terms: Mapping[str, Number], value: Number) -> str:
