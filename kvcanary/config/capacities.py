@@ -20,6 +20,8 @@ STATE_SOURCE = "SGLang 0.5.23, CanaryDeviceState"
 SUPPORTED_POOL_CLASSES = ("DeepSeekV4TokenToKVPool", "MHATokenToKVPool", "MHATokenToKVPoolFP4", "SWAKVPool")
 DSV4_POOL_CLASS, SWA_POOL_CLASS = "DeepSeekV4TokenToKVPool", "SWAKVPool"
 FULL, SWA = "FULL", "SWA"
+PAGE_SIZE_RULE = "page_size must be positive, got {}; set --page-size to 1 or more"
+SWA_RATIO_RULE = "--swa-full-tokens-ratio should be in range (0, 1.0]."
 COUNTER_BYTES = 2 * 8 * layout.NUM_TAGS + 4
 
 # Per group: four int64 columns of the verify plan; offsets and seeds of the write plan, with one offset more than requests; num_valid,
@@ -155,9 +157,14 @@ def ring_problem(settings: Settings) -> str:
 
 
 def swa_slot_count(settings: Settings) -> int:
-    """Slots of the sliding-window pool, cut to whole pages; page_size must be positive."""
+    """Slots of the sliding-window pool, cut to whole pages; ConfigError unless page size and ratio are legal."""
     pool = settings.pool
-    return int(pool.pool_slot_count * pool.swa_full_tokens_ratio) // pool.page_size * pool.page_size
+    if pool.page_size <= 0:
+        raise ConfigError(PAGE_SIZE_RULE.format(pool.page_size))
+    if not 0 < pool.swa_full_tokens_ratio <= 1:
+        raise ConfigError(SWA_RATIO_RULE)
+    full = pool.pool_slot_count // pool.page_size * pool.page_size
+    return int(full * pool.swa_full_tokens_ratio) // pool.page_size * pool.page_size
 
 
 def buffer_groups(settings: Settings) -> tuple[BufferGroup, ...]:
@@ -168,7 +175,7 @@ def buffer_groups(settings: Settings) -> tuple[BufferGroup, ...]:
     """
     pool = settings.pool
     if pool.page_size <= 0:
-        raise ConfigError(f"page_size must be positive, got {pool.page_size}; set --page-size 1 or more")
+        raise ConfigError(PAGE_SIZE_RULE.format(pool.page_size))
     if pool.pool_class not in SUPPORTED_POOL_CLASSES:
         return ()
     if pool.pool_class == DSV4_POOL_CLASS:
@@ -195,7 +202,7 @@ def has_draft_pool(settings: Settings) -> bool:
     return bool(settings.batch.speculative_num_draft_tokens) and bool(settings.model.draft_num_layers)
 
 
-def canary_memory(settings: Settings) -> list[LineItem]:
+def canary_line_items(settings: Settings) -> list[LineItem]:
     """Every byte that the canary takes on one rank, line by line; empty when the mode is none or the pool cannot carry it.
 
     Raises ConfigError where the capacities do. With a known draft pool the buffers, ring and counters stand twice.
