@@ -175,6 +175,17 @@ def mem_fraction_static(settings: Settings, *, latent: bool = False, standalone_
     return _fraction(value, f"({device_mib:.0f} - ({' + '.join(terms)})) / {device_mib:.0f} = {value}", rules)
 
 
+def activation_reserve_bytes(settings: Settings) -> int:
+    """What SGLang keeps free for eager batches when it sizes the pool after capture and decode graphs do not cover all requests."""
+    batch, memory = settings.batch, settings.memory
+    chunk = batch.chunked_prefill_size or 0
+    tokens = max(chunk if chunk > 0 else batch.max_prefill_tokens, 2048)
+    reserve = META_RESERVE_MIB + tokens * 1.5 + memory.tp_size * memory.pp_size / 8 * 1024
+    if memory.device_memory_bytes is not None and memory.device_memory_bytes / MIB > LARGE_DEVICE_MIB:
+        reserve = max(reserve, LARGE_DEVICE_RESERVE_MIB)
+    return int(reserve * MIB)
+
+
 def _fraction(value: float, formula: str, rules: RuleSet) -> Derived:
     return Derived(
         field="mem_fraction_static",
@@ -243,7 +254,7 @@ def kv_budget_bytes(free_after_weights_bytes: int, free_before_load_bytes: int, 
 
     Negative where weights leave less than that share; SGLang then refuses to start.
     """
-    return free_after_weights_bytes - int(free_before_load_bytes * (1 - fraction))
+    return int(free_after_weights_bytes - free_before_load_bytes * (1 - fraction))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -392,7 +392,12 @@ def geometry_from_settings(settings: Settings) -> KvGeometry:
     if unknowns:
         return replace(base, unknowns=tuple(unknowns))
     assert model.num_layers is not None
-    return replace(base, layers=tuple(_layers_from_settings(settings, model.num_layers)))
+    layers = tuple(_layers_from_settings(settings, model.num_layers))
+    if settings.pool.pool_class == SWA_POOL and model.swa_num_layers is None:
+        text = "the pool class has a window pool, but how many layers use the window is not stated"
+        unknowns.append(Unknown(field="swa_num_layers", text=text, settle="layer_types of config.json"))
+        layers = tuple(replace(layer, kind=LayerKind.UNSTATED) if layer.kind is LayerKind.FULL else layer for layer in layers)
+    return replace(base, layers=layers, unknowns=tuple(unknowns))
 
 
 def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[LayerKv]:

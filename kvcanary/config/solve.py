@@ -1,0 +1,300 @@
+"""The plan solved backwards: the largest pool, the smallest fraction, the longest context, and what the canary costs in slots.
+
+Every answer is found by asking `memory_plan` itself, so an answer and the plan it leads to cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from kvcanary.config.defaults import request_row_width
+from kvcanary.config.findings import Fix
+from kvcanary.config.geometry import Unknown
+from kvcanary.config.memory import MemoryPlan, Share, memory_plan
+from kvcanary.config.settings import FIELDS, Settings, flag_text
+from kvcanary.units import format_bytes, format_count, format_fraction
+
+FRACTION_STEPS = 1000
+DEFAULT_CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def changed(settings: Settings, **values: Any) -> Settings:
+    """A copy with some typed fields changed, without parsing the others again; the values must be of the field's type."""
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        groups.setdefault(FIELDS[name].group, {})[name] = value
+    return settings.model_copy(update={name: getattr(settings, name).model_copy(update=update) for name, update in groups.items()})
+
+
+def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The largest whole number in low..high that fits, for a condition that once false stays false; None if not even `low` does."""
+    if low > high or not fits(low):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def within_budget(plan: MemoryPlan) -> bool:
+    """Whether the known lines exceed neither the static share nor the device; shares that are not known do not limit."""
+    return all(left is None or left >= 0 for left in (plan.static_left_bytes, plan.headroom_bytes))
+
+
+def _obstacle(plan: MemoryPlan) -> Unknown | None:
+    """What keeps the plan from being solved: an unknown static line, or no budget."""
+    line = next((line for line in plan.lines if line.share is Share.STATIC and line.unknown is not None), None)
+    if line is not None:
+        return line.unknown
+    if plan.budget_bytes is None:
+        return Unknown(field="device_memory_bytes", text="the memory of the device is not known", settle="the device, or its memory")
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolAnswer:
+    """The largest pool, its plan, and which share stops a larger one ('static', 'device' or 'cap'). 0 slots: nothing fits."""
+
+    slots: int
+    plan: MemoryPlan
+    limit: str
+    text: str
+
+
+def largest_pool(plan: MemoryPlan) -> PoolAnswer | Unknown:
+    """Most KV slots, in whole pages, for the fraction and the device of a plan; `max_total_tokens` caps it as in SGLang."""
+    if (obstacle := _obstacle(plan)) is not None:
+        return obstacle
+    page = plan.settings.pool.page_size
+    cap = plan.settings.pool.max_total_tokens
+    cell = _slot_cost(plan)
+    if cell == 0:
+        return Unknown(field="pool_slot_count", text="the model keeps no token KV on this rank", settle="--max-total-tokens")
+    top = (plan.budget_bytes or 0) // (cell * page) + 1
+    if cap is not None:
+        top = min(top, max(0, cap) // page)
+    pages = largest(lambda pages: within_budget(_with_slots(plan, pages * page)), 1, top) or 0
+    answer = _with_slots(plan, pages * page)
+    over = _with_slots(plan, (pages + 1) * page)
+    limit = "static" if over.static_left_bytes is not None and over.static_left_bytes < 0 else "device"
+    if cap is not None and pages == max(0, cap) // page and within_budget(over):
+        limit = "cap"
+    reason = {"static": "the static share is full", "device": "the device is full", "cap": "max_total_tokens caps it"}[limit]
+    text = f"{format_count(answer.settings.pool.pool_slot_count)} slots; with another page {reason}" if pages else f"no slot fits: {reason}"
+    return PoolAnswer(slots=pages * page, plan=answer, limit=limit, text=text)
+
+
+def _with_slots(plan: MemoryPlan, slots: int) -> MemoryPlan:
+    return plan.replan(changed(plan.settings, pool_slot_count=slots))
+
+
+def _slot_cost(plan: MemoryPlan) -> int:
+    """Bytes of full-pool KV per slot: a lower bound of what one more slot costs."""
+    return 0 if isinstance(plan.rank, Unknown) else plan.rank.pool_bytes("full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FractionAnswer:
+    """The smallest mem_fraction_static (three digits) whose static share pays the plan's pool; None where no fraction below 1 does."""
+
+    fraction: float | None
+    plan: MemoryPlan | None
+    text: str
+
+
+def smallest_fraction(plan: MemoryPlan) -> FractionAnswer | Unknown:
+    """Solve for mem_fraction_static at the plan's own pool. Whether the rest of the device suffices is in the answer's plan."""
+    if (obstacle := _obstacle(plan)) is not None:
+        return obstacle
+
+    def at(step: int) -> MemoryPlan:
+        return plan.replan(changed(plan.settings, mem_fraction_static=step / FRACTION_STEPS))
+
+    # A larger fraction only ever leaves more, so the condition is turned round for the search of the largest step that falls short.
+    short = largest(lambda step: (at(step).static_left_bytes or 0) < 0, 1, FRACTION_STEPS - 1)
+    step = 1 if short is None else short + 1
+    if step >= FRACTION_STEPS:
+        over = -(at(FRACTION_STEPS - 1).static_left_bytes or 0)
+        return FractionAnswer(fraction=None, plan=None, text=f"no fraction below 1 pays for this pool: {format_bytes(over)} too much")
+    answer = at(step)
+    rest = answer.headroom_bytes or 0
+    left = f"{format_bytes(rest)} stay free" if rest >= 0 else f"but the device is {format_bytes(-rest)} too small for the rest"
+    return FractionAnswer(fraction=step / FRACTION_STEPS, plan=answer, text=f"{step / FRACTION_STEPS} pays for the pool; {left}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPoint:
+    """Longest context for a number of requests that all reach it at once; 0 where not even a short one fits.
+
+    `limit` says what stops a longer one: 'memory', 'pool' or 'model' (its positions end).
+    """
+
+    concurrency: int
+    context: int
+    pool_slots: int
+    limit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Longest context by concurrency at fixed memory, and where the plan's own settings lie."""
+
+    points: tuple[FrontierPoint, ...]
+    current: FrontierPoint
+    current_fits: bool
+
+
+def _slots_for(settings: Settings, concurrency: int, context: int) -> int:
+    page = settings.pool.page_size
+    return concurrency * ceil(context / page) * page
+
+
+def largest_context(plan: MemoryPlan, concurrency: int, *, fixed: str = "memory") -> FrontierPoint | Unknown:
+    """Longest context that `concurrency` requests can all reach at once.
+
+    fixed='memory': the pool and the request table grow with it until the budget is used up. fixed='pool': the pool stays as it is, only
+    the slots are shared out. Prefix sharing is not counted on.
+    """
+    positions = plan.geometry.max_position_embeddings
+    page = plan.settings.pool.page_size
+    if fixed == "pool":
+        context = max(0, plan.settings.pool.pool_slot_count) // concurrency // page * page
+        limit = "pool"
+        if positions is not None and context > positions:
+            context, limit = positions, "model"
+        slots = plan.settings.pool.pool_slot_count
+        return FrontierPoint(concurrency=concurrency, context=context, pool_slots=slots, limit=limit)
+    if (obstacle := _obstacle(plan)) is not None:
+        return obstacle
+    cell = _slot_cost(plan)
+    if cell == 0:
+        return Unknown(field="pool_slot_count", text="the model keeps no token KV on this rank", settle="--max-total-tokens")
+    top = (plan.budget_bytes or 0) // cell // concurrency + page
+    if positions is not None:
+        top = min(top, positions)
+    context = largest(lambda length: within_budget(_at_point(plan, concurrency, length)), 1, top) or 0
+    limit = "model" if positions is not None and context == positions else "memory"
+    return FrontierPoint(concurrency=concurrency, context=context, pool_slots=_slots_for(plan.settings, concurrency, context), limit=limit)
+
+
+def _at_point(plan: MemoryPlan, concurrency: int, context: int) -> MemoryPlan:
+    settings = plan.settings
+    width = int(request_row_width(context, settings.batch.speculative_num_draft_tokens).value)
+    slots = _slots_for(settings, concurrency, context)
+    return plan.replan(changed(settings, req_to_token_pool_size=concurrency, max_seq_len_per_req=width, pool_slot_count=slots))
+
+
+def frontier(plan: MemoryPlan, concurrencies: Sequence[int] = DEFAULT_CONCURRENCIES) -> Frontier | Unknown:
+    """Points of largest_context at fixed memory, ascending by concurrency, with the plan's own point."""
+    rows = max(1, plan.settings.pool.req_to_token_pool_size)
+    points: list[FrontierPoint] = []
+    for concurrency in sorted({*concurrencies, rows}):
+        point = largest_context(plan, concurrency)
+        if isinstance(point, Unknown):
+            return point
+        points.append(point)
+    spare = 4 + (plan.settings.batch.speculative_num_draft_tokens or 0)
+    context = max(0, plan.settings.pool.max_seq_len_per_req - spare)
+    slots = _slots_for(plan.settings, rows, context)
+    current = FrontierPoint(concurrency=rows, context=context, pool_slots=slots, limit="")
+    return Frontier(points=tuple(points), current=current, current_fits=bool(context) and within_budget(_at_point(plan, rows, context)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryCost:
+    """What the canary costs in one mode at equal memory: slots that are left of the pool, and the share lost."""
+
+    mode: str
+    label: str
+    canary_bytes: int
+    slots_without: int
+    slots_with: int
+    text: str
+
+    @property
+    def lost_slots(self) -> int:
+        """Slots given up for the canary."""
+        return self.slots_without - self.slots_with
+
+    @property
+    def lost_fraction(self) -> float:
+        """Share of the pool given up, 0..1."""
+        return self.lost_slots / self.slots_without if self.slots_without else 0.0
+
+
+CANARY_MODES = (
+    ("none", {"mode": "none"}, "off"),
+    ("log", {"mode": "log", "verify_token_assert": False}, "log or raise, any real-data depth, with or without the V half"),
+    ("log+tokens", {"mode": "log", "verify_token_assert": True}, "log or raise with the token check"),
+)
+
+
+def canary_cost(plan: MemoryPlan) -> tuple[CanaryCost, ...] | Unknown:
+    """Slots lost to the canary by mode: the pool shrinks until pool and canary take what the pool alone took.
+
+    Real-data depth and the V half change time, not memory. SGLang does not shrink the pool by itself, except for the workspace when it
+    sizes after capture: the figures say what the same bytes would have bought.
+    """
+    if isinstance(plan.rank, Unknown) or plan.geometry.window_pool is None:
+        return plan.line("kv_pool").unknown or Unknown(field="kv_pool", text="KV bytes are not known", settle="config.json")
+    page, slots = plan.settings.pool.page_size, max(0, plan.settings.pool.pool_slot_count)
+    without = plan.replan(changed(plan.settings, mode="none")).known_bytes
+
+    def cost(mode: str, values: dict[str, Any], label: str) -> CanaryCost:
+        base = changed(plan.settings, **values)
+        pages = largest(lambda pages: plan.replan(changed(base, pool_slot_count=pages * page)).known_bytes <= without, 0, slots // page)
+        left = (pages or 0) * page if values["mode"] != "none" else slots
+        canary_bytes = plan.replan(base).canary_bytes
+        lost = format_fraction((slots - left) / slots) if slots else format_fraction(0.0)
+        text = f"canary costs {lost} of the pool: {format_count(slots)} -> {format_count(left)} slots ({format_bytes(canary_bytes)})"
+        return CanaryCost(mode=mode, label=label, canary_bytes=canary_bytes, slots_without=slots, slots_with=left, text=text)
+
+    return tuple(cost(mode, values, label) for mode, values, label in CANARY_MODES)
+
+
+def remedies(plan: MemoryPlan) -> tuple[Fix, ...]:
+    """Changes that make a plan over budget fit, each tried on the plan itself; empty where it fits or nothing single helps."""
+    if within_budget(plan):
+        return ()
+    settings = plan.settings
+    found: list[Fix] = []
+    pool = largest_pool(plan)
+    if isinstance(pool, PoolAnswer) and pool.slots:
+        shown = f"pool {format_count(settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots"
+        found.append(_fix("pool_slot_count", pool.slots, f"{shown} fits"))
+    fraction = smallest_fraction(plan)
+    if isinstance(fraction, FractionAnswer) and fraction.plan is not None and within_budget(fraction.plan):
+        was = settings.memory.mem_fraction_static
+        if fraction.fraction != was:
+            found.append(_fix("mem_fraction_static", fraction.fraction, f"static fraction {was} -> {fraction.fraction} pays for this pool"))
+    for field, value, text in (
+        ("mode", "none", f"canary off frees {format_bytes(plan.canary_bytes)}"),
+        ("verify_token_assert", False, "token check off frees its table"),
+    ):
+        trial = changed(settings, **{field: value})
+        if trial != settings and within_budget(plan.replan(trial)):
+            found.append(_fix(field, value, text))
+    if (smaller := _smaller_dtype(plan)) is not None and within_budget(smaller):
+        found.append(_fix("kv_dtype", "fp8_e4m3", "KV in fp8 halves the bytes of the pool"))
+    rows = largest(
+        lambda rows: within_budget(plan.replan(changed(settings, req_to_token_pool_size=rows))), 1, settings.pool.req_to_token_pool_size - 1
+    )
+    if rows is not None:
+        found.append(_fix("req_to_token_pool_size", rows, f"request rows {settings.pool.req_to_token_pool_size} -> {rows} fits"))
+    return tuple(found)
+
+
+def _smaller_dtype(plan: MemoryPlan) -> MemoryPlan | None:
+    """The plan with KV in fp8; None where the type is not 16 bits wide or the bytes per token were stated."""
+    if plan.geometry.kv_dtype not in ("bfloat16", "float16") or plan.geometry.stated_bytes_per_token is not None:
+        return None
+    settings = changed(plan.settings, kv_dtype="fp8_e4m3")
+    given = None if plan.given_geometry is None else replace(plan.given_geometry, kv_dtype="fp8_e4m3")
+    return memory_plan(settings, given, plan.given_draft)
+
+
+def _fix(field: str, value: int | float | str | bool | None, text: str) -> Fix:
+    return Fix(field=field, value=value, flag=flag_text(field, value), text=text)
