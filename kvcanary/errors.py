@@ -29,3 +29,7 @@ class JobError(KvCanaryError, RuntimeError):
 
 class StoreError(KvCanaryError, RuntimeError):
     """A stored run is missing, damaged or written by a newer version."""
+
+
+class ServingError(KvCanaryError, RuntimeError):
+    """The simulated memory side was driven against its rules, or found its own accounting broken."""

@@ -1,0 +1,40 @@
+"""Rows that are there only to fill a batch: captured CUDA graphs and data-parallel ranks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+
+from kvcanary.serving.options import ServingOptions
+
+
+def capture_sizes(max_bs: int, *, speculative: bool) -> tuple[int, ...]:
+    """Decode batch sizes that SGLang captures, ascending; the largest is max_bs itself."""
+    if speculative:
+        sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, max_bs + 1, 16)]
+    else:
+        sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), *range(512, max_bs + 1, 32)]
+    kept = [size for size in sizes if size <= max_bs]
+    return tuple(kept if kept[-1] == max_bs else [*kept, max_bs])
+
+
+class Padding:
+    """Decides how many padding rows a batch gets. The batches of the other data-parallel ranks are drawn from the seed."""
+
+    def __init__(self, options: ServingOptions) -> None:
+        self._ranks, self._rows = options.dp_size, options.req_to_token_pool_size
+        self._rng = np.random.default_rng([options.seed, 1])
+        speculative = options.speculative_num_draft_tokens is not None
+        self._sizes = () if options.cuda_graph_max_bs is None else capture_sizes(options.cuda_graph_max_bs, speculative=speculative)
+
+    def decode_rows(self, own_rows: int) -> int:
+        """Rows of the padded decode batch, at least own_rows: the largest rank, then the next captured size.
+
+        A batch above the largest captured size runs without a graph and keeps its size.
+        """
+        rows = own_rows
+        if self._ranks > 1:
+            rows = max(rows, int(self._rng.integers(0, self._rows + 1, size=self._ranks - 1).max()))
+        place = bisect_left(self._sizes, rows)
+        return self._sizes[place] if rows and place < len(self._sizes) else rows

@@ -1,0 +1,93 @@
+"""A node of the prefix tree and the order in which nodes may be given up."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvcanary.serving.pool import EMPTY, Int32Array, Int64Array
+
+
+@dataclass(slots=True, eq=False)
+class RadixNode:
+    """One run of tokens. slots is None while the KV lives on the host only; host is None while no copy lies there.
+
+    lock counts requests that use the node, window_lock those whose window still covers it; tombstone means that its window slots
+    were given back. last_used orders eviction; serial breaks ties so that equal runs give equal trees.
+    """
+
+    serial: int
+    key: Int32Array
+    slots: Int64Array | None
+    parent: RadixNode | None = field(repr=False)
+    namespace: int = 0
+    host: Int64Array | None = None
+    children: dict[tuple[int, bytes], RadixNode] = field(default_factory=dict, repr=False)
+    lock: int = 0
+    window_lock: int = 0
+    tombstone: bool = False
+    last_used: int = 0
+
+    @property
+    def device_slots(self) -> Int64Array:
+        """Slots on the device, empty while host-only."""
+        return EMPTY if self.slots is None else self.slots
+
+    def is_device_leaf(self) -> bool:
+        """Whether it holds device slots and no child does."""
+        return self.slots is not None and all(child.slots is None for child in self.children.values())
+
+    def path(self) -> list[RadixNode]:
+        """Nodes from below the root down to this one."""
+        nodes, node = [], self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def subtree(self) -> Iterator[RadixNode]:
+        """This node and everything below, parents first."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+
+class LeastRecentlyUsed:
+    """Heap of eviction candidates whose stale entries are sorted out when they come up."""
+
+    def __init__(self, may_go: Callable[[RadixNode], bool]) -> None:
+        self._may_go = may_go
+        self._heap: list[tuple[int, int, RadixNode]] = []
+        self._listed: dict[int, int] = {}
+
+    def offer(self, node: RadixNode) -> None:
+        """List a node that may be given up now."""
+        if self._may_go(node) and self._listed.get(node.serial) != node.last_used:
+            self._listed[node.serial] = node.last_used
+            heapq.heappush(self._heap, (node.last_used, node.serial, node))
+
+    def pop(self) -> RadixNode | None:
+        """The least recently used node that may go, or None."""
+        while self._heap:
+            last_used, serial, node = heapq.heappop(self._heap)
+            if self._listed.get(serial) == last_used:
+                del self._listed[serial]
+            if not self._may_go(node):
+                continue
+            if node.last_used == last_used:
+                return node
+            self.offer(node)
+        return None
+
+
+def common_prefix(left: Int32Array, right: Int32Array, page_size: int) -> int:
+    """Length of the equal leading run, in whole pages."""
+    shortest = min(len(left), len(right))
+    different = np.flatnonzero(left[:shortest] != right[:shortest])
+    equal = int(different[0]) if different.size else shortest
+    return equal // page_size * page_size
