@@ -111,7 +111,12 @@ def test_a_full_pool_sends_the_youngest_request_back_and_it_computes_its_output_
 def test_rejected_drafts_are_written_and_their_slots_come_back() -> None:
     options = small_options(speculative_num_draft_tokens=4, draft_acceptance=0.0, radix_cache=False)
     engine = ServingEngine(options, [spec(10, 5)])
-    steps = list(engine.steps())
+    steps, held = [], []
+    while (step := engine.schedule()) is not None:
+        steps.append(step)
+        engine.complete()
+        held.append(engine.check().held)
+    assert held == [10, 11, 12, 13, 0]
     verify = [step for step in steps if step.mode is StepMode.TARGET_VERIFY]
     assert [step.prefix_lens.tolist() for step in verify] == [[10], [11], [12], [13]]
     assert all(len(step.tokens) == 4 for step in verify)
