@@ -49,6 +49,7 @@ class LayerKv:
     k_dim: int = 0
     v_dim: int = 0
     latent: bool = False
+    rope_dim: int = 0
     state: bool = False
     index_dim: int = 0
 
@@ -296,7 +297,8 @@ class KvGeometry:
                 text=f"{heads} x {layer.k_dim} elements are no multiple of the scale block of {storage.block} for {self.kv_dtype}",
                 settle="'K size' and '#tokens' of a start-up log",
             )
-        dims = f"({layer.k_dim} + {layer.v_dim})" if layer.v_dim else str(layer.k_dim)
+        first, second = (layer.k_dim - layer.rope_dim, layer.rope_dim) if layer.latent else (layer.k_dim, layer.v_dim)
+        dims = f"({first} + {second})" if second else str(first)
         head_text = "" if layer.latent else f"{heads} x "
         in_window = self.pool_class == SWA_POOL and layer.kind in (LayerKind.WINDOW, LayerKind.CHUNKED)
         return KvPart(
@@ -407,7 +409,11 @@ def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[Layer
             _require_positive(name, value)
     window_layers = model.swa_num_layers or 0
     index_layers = model.index_num_layers if model.index_num_layers is not None else (num_layers if model.index_head_dim else 0)
-    for name, value in (("num_layers", num_layers), ("num_state_layers", model.num_state_layers or 0)):
+    for name, value in (
+        ("num_layers", num_layers),
+        ("num_state_layers", model.num_state_layers or 0),
+        ("num_idle_layers", model.num_idle_layers or 0),
+    ):
         if not 0 <= value <= MAX_LAYERS:
             raise ConfigError(f"{name} must be in 0..{MAX_LAYERS}, got {value}")
     for name, value in (("swa_num_layers", window_layers), ("index_num_layers", index_layers)):
@@ -420,6 +426,7 @@ def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[Layer
     window = replace(full, kind=LayerKind.WINDOW, kv_heads=model.swa_num_kv_heads or full.kv_heads, k_dim=swa_k, v_dim=swa_v)
     yield from (window for _ in range(window_layers))
     yield from (LayerKv(kind=LayerKind.NONE, state=True) for _ in range(model.num_state_layers or 0))
+    yield from (LayerKv(kind=LayerKind.NONE) for _ in range(model.num_idle_layers or 0))
 
 
 def full_layer(settings: Settings) -> LayerKv:
@@ -427,7 +434,8 @@ def full_layer(settings: Settings) -> LayerKv:
     model = settings.model
     if model.kv_lora_rank is not None:
         assert model.qk_rope_head_dim is not None
-        return LayerKv(kind=LayerKind.FULL, kv_heads=1, k_dim=model.kv_lora_rank + model.qk_rope_head_dim, latent=True)
+        rope = model.qk_rope_head_dim
+        return LayerKv(kind=LayerKind.FULL, kv_heads=1, k_dim=model.kv_lora_rank + rope, latent=True, rope_dim=rope)
     assert model.num_kv_heads is not None
     assert model.head_dim is not None
     return LayerKv(kind=LayerKind.FULL, kv_heads=model.num_kv_heads, k_dim=model.head_dim, v_dim=model.v_head_dim or model.head_dim)

@@ -76,6 +76,8 @@ def geometry_from_hf_config(config: Mapping[str, Any], kv_dtype: str = "auto") -
     plan = layer_plan(reader, num_layers)
     if plan.note:
         notes.append(plan.note)
+    if nextn := reader.count("num_nextn_predict_layers", zero=True):
+        notes.append(f"The file has {nextn} layers for multi-token prediction; if they are the draft, draft_num_layers is {nextn}.")
     unknowns += plan.unknowns
     unknowns += _unsupported(reader)
     layers = _layers(reader, plan, unknowns, notes)
@@ -87,7 +89,6 @@ def geometry_from_hf_config(config: Mapping[str, Any], kv_dtype: str = "auto") -
         state=state_shape(reader, sum(layer.state for layer in layers), unknowns),
         index_pool=reader.count("index_kpool") or 1,
         max_position_embeddings=reader.count("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"),
-        draft_layers=reader.count("num_nextn_predict_layers", zero=True) or None,
         model=reader.name,
         unknowns=tuple(unknowns),
         notes=tuple(notes),
@@ -125,7 +126,7 @@ def _layers(reader: ConfigReader, plan: LayerPlan, unknowns: list[Unknown], note
         return tuple(
             LayerKv(kind=kind, state=state)
             if kind is LayerKind.NONE
-            else LayerKv(kind=kind, kv_heads=1, k_dim=rank + rope, latent=True, state=state, index_dim=index.get(i, 0))
+            else LayerKv(kind=kind, kv_heads=1, k_dim=rank + rope, latent=True, rope_dim=rope, state=state, index_dim=index.get(i, 0))
             for i, (kind, state) in enumerate(zip(plan.kinds, plan.states, strict=True))
         )
     full = _full_dims(reader, plan, unknowns, notes)

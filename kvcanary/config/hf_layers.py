@@ -46,7 +46,7 @@ class LayerPlan:
 def layer_plan(reader: ConfigReader, num_layers: int) -> LayerPlan:
     """Apply the first rule whose keys the file has; without any, all layers are full attention."""
     rules: tuple[Callable[[ConfigReader, int], LayerPlan | None], ...] = (
-        _by_heads, _by_layer_types, _by_letters, _by_flags, _by_full_list, _by_interval, _by_window,
+        _side_by_side, _by_heads, _by_layer_types, _by_letters, _by_flags, _by_full_list, _by_interval, _by_window,
     )  # fmt: skip
     plan = next(plan for rule in rules if (plan := rule(reader, num_layers)) is not None)
     shared = reader.count("num_kv_shared_layers", zero=True) or 0
@@ -71,6 +71,11 @@ def _checked(name: str, items: Sequence[Any] | str, num_layers: int) -> Sequence
     if len(items) < num_layers:
         raise ConfigError(f"config.json: {name} must have an entry for each of {num_layers} layers, got {len(items)}")
     return items[:num_layers]
+
+
+def _side_by_side(reader: ConfigReader, num_layers: int) -> LayerPlan | None:
+    """Falcon-H1 runs attention and Mamba in parallel in every layer."""
+    return _plan([(LayerKind.FULL, True)] * num_layers) if reader.text("model_type") == "falcon_h1" else None
 
 
 def _by_heads(reader: ConfigReader, num_layers: int) -> LayerPlan | None:

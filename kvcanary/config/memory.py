@@ -241,7 +241,8 @@ def _pool_lines(settings: Settings, geometry: KvGeometry, rank: RankKv | Unknown
     full = rank.pool_bytes("full")
     lines = _slot_lines("kv_pool", "KV pool", slots, pool.page_size, full, rank.pool_formula("full"))
     if geometry.window_pool:
-        small = window_slots(slots, pool.page_size, pool.swa_full_tokens_ratio)
+        # A model of window layers alone has no full pool to take a share of.
+        small = window_slots(slots, pool.page_size, pool.swa_full_tokens_ratio if full else 1.0)
         lines += _slot_lines("kv_window_pool", "KV window pool", small, pool.page_size, rank.pool_bytes("swa"), rank.pool_formula("swa"))
     return lines
 

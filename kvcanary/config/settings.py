@@ -225,8 +225,14 @@ class ModelSettings(_Group):
     index_num_layers: int | None = setting(
         None, "Index layers", "How many layers keep an index key; empty means all that have KV.", kind="count"
     )
+    num_idle_layers: int | None = setting(
+        None,
+        "Layers without KV",
+        "Layers that keep neither token KV nor a state; SGLang's plain pool allocates a buffer for each of them all the same.",
+        kind="count",
+    )
     num_state_layers: int | None = setting(
-        None, "State layers", "Further layers that keep a state per request and no token KV (linear attention, Mamba).", kind="count"
+        None, "State layers", "Layers that keep a state per request (linear attention, Mamba); the canary does not cover it.", kind="count"
     )
     state_bytes_per_request: int | None = setting(
         None, "State per request", "Bytes of that state for one request on one rank; empty means not known.", kind="size"

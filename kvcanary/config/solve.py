@@ -92,8 +92,8 @@ def _with_slots(plan: MemoryPlan, slots: int) -> MemoryPlan:
 
 
 def _slot_cost(plan: MemoryPlan) -> int:
-    """Bytes of full-pool KV per slot: a lower bound of what one more slot costs."""
-    return 0 if isinstance(plan.rank, Unknown) else plan.rank.pool_bytes("full")
+    """Bytes of KV per slot of the larger pool: a lower bound of what one more slot costs."""
+    return 0 if isinstance(plan.rank, Unknown) else plan.rank.pool_bytes("full") or plan.rank.pool_bytes("swa")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
