@@ -1,0 +1,182 @@
+"""Reads one growing log: blocks of bytes in, violations and events out; state between blocks, so that a file can be followed.
+
+Most lines of a server log do not concern the canary, so a block is searched for a few words with bytes.find and only the lines around a
+hit are decoded. While a message is open, every line is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+
+from kvcanary.analysis import canary_lines
+from kvcanary.analysis.canary_lines import Footer
+from kvcanary.analysis.canary_log import LogBuilder, StreamState
+from kvcanary.analysis.messages import TRACEBACK, MessageReader
+from kvcanary.analysis.violations import Record
+from kvcanary.importers.log_lines import LogLine, unwrap
+
+_CANARY = b"canary"
+_SERVER_ARGS = b"server_args="
+# Printed soon after the server's arguments, so looked for only in the blocks that follow a start.
+_START_WORDS = (b"max_total_num_tokens=", b"Tree cache initialized")
+_START_BLOCKS = 4
+# Errors matter beside violations; a traceback header may stand at the end of the block before.
+_ERROR_WORDS = (TRACEBACK.encode(), b"Error: ", b"Received sigquit")
+_TROUBLE = (b"canary violation", b"kernel_run_counter")
+_ERROR_TAIL = 1 << 16
+_NOWHERE = sys.maxsize
+# While a message is open, a line without any of these is not part of it.
+_BODY_WORDS = (b"=", b": ")
+MAX_LINE_BYTES = 1 << 20
+_BATCH_WINDOW = 1 << 16
+_SAMPLED_LINES = 40
+
+
+class LogReader:
+    """Feed it bytes in order; call finish() at the end. Several readers may share one builder.
+
+    server names the log in Stream keys (rotated files of one server share it), file is the path kept with each violation.
+    """
+
+    def __init__(self, builder: LogBuilder, *, server: str, file: str) -> None:
+        self._builder = builder
+        self._messages = MessageReader(builder, server=server, file=file, running_reqs=self._running_reqs)
+        self._tail = b""
+        self._lines = 0
+        self._start_blocks = _START_BLOCKS
+        self._block, self._at = b"", 0
+        self._states: dict[bytes, StreamState] = {}
+        self._time: tuple[bytes, float] = (b"", math.nan)
+        self._partial: dict[str, LogLine] = {}
+        builder.files.append(file)
+
+    def feed(self, data: bytes) -> None:
+        """Read more of the log; an unfinished last line waits for the next call."""
+        self._builder.bytes_read += len(data)
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(self._tail) + len(data) <= MAX_LINE_BYTES:
+            self._tail += data
+            return
+        cut = cut or len(data)  # No log line is that long: look at what there is and go on.
+        block = b"".join((self._tail, memoryview(data)[:cut]))
+        self._tail = data[cut:]
+        self._read_block(block)
+
+    def finish(self) -> None:
+        """The log ends here: read the last line without its line end and settle what is open."""
+        if self._tail:
+            block, self._tail = self._tail, b""
+            self._read_block(block)
+        for line in self._partial.values():
+            self._messages.read(line, self._lines)
+        self._partial.clear()
+        self._messages.finish()
+
+    def _read_block(self, block: bytes) -> None:
+        self._block = block
+        self._sample(block)
+        hits = self._first_hits(block)
+        at, counted, before = 0, 0, self._lines
+        while at < len(block):
+            attending = self._messages.attending or bool(self._partial)
+            if not attending:
+                hit = min(hits.values())
+                if hit == _NOWHERE:
+                    break
+                at = max(at, block.rfind(b"\n", at, hit) + 1)
+            self._lines += block.count(b"\n", counted, at)
+            counted = self._at = at
+            at = self._read_fast(block, at) or self._read_slow(block, at, attending)
+            for word in [word for word, place in hits.items() if place < at]:
+                hits[word] = _find(block, word, at)
+        self._lines += block.count(b"\n", counted) + (not block.endswith(b"\n"))
+        self._builder.lines += self._lines - before
+
+    def _first_hits(self, block: bytes) -> dict[bytes, int]:
+        """Where each word that matters in this block stands first."""
+        hits = {word: _find(block, word, 0) for word in (_CANARY, _SERVER_ARGS)}
+        self._start_blocks = _START_BLOCKS if hits[_SERVER_ARGS] != _NOWHERE else self._start_blocks - 1
+        if self._start_blocks > 0:
+            hits |= {word: _find(block, word, 0) for word in _START_WORDS}
+        trouble = hits[_CANARY] != _NOWHERE and any(word in block for word in _TROUBLE)
+        since = 0 if trouble else max(0, len(block) - _ERROR_TAIL)
+        hits |= {word: _find(block, word, since) for word in _ERROR_WORDS}
+        return hits
+
+    def _read_slow(self, block: bytes, at: int, attending: bool) -> int:
+        stop = block.find(b"\n", at)
+        stop = len(block) if stop < 0 else stop
+        raw = block[at:stop]
+        if not attending or self._partial or self._messages.wrapped or any(word in raw for word in _BODY_WORDS):
+            for part in raw.decode(errors="replace").split("\r"):
+                for line in unwrap(part):
+                    self._read_line(line)
+        return stop + 1
+
+    def _read_line(self, line: LogLine) -> None:
+        if (held := self._partial.pop(line.source, None)) is not None:
+            line = replace(held, text=held.text + line.text, partial=line.partial)
+        if line.partial and len(line.text) < MAX_LINE_BYTES:
+            self._partial[line.source] = line
+            return
+        # A message inside a repr has its line ends spelled out.
+        first, *rest = line.text.split("\\n") if "canary" in line.text else [line.text]
+        self._messages.read(replace(line, text=first), self._lines + 1)
+        for text in rest:
+            self._messages.read(LogLine(text=text, source=line.source, time=line.time), self._lines + 1)
+
+    def _read_fast(self, block: bytes, at: int) -> int:
+        """One match for the lines that a busy log repeats; where it ends, 0 when none fits here."""
+        if self._partial or self._messages.wrapped or not block.startswith(b"[", at):
+            return 0
+        if match := canary_lines.FAST_SWEEP.match(block, at):
+            state, _ = self._prefix_state(match["ranks"], match["time"])
+            state.on_sweep(int(match["passes"]), int(match["step"]))
+        elif match := canary_lines.FAST_STATS.match(block, at):
+            state, time = self._prefix_state(match["ranks"], match["time"])
+            stats = (int(match["step"]), int(match["protected"]), int(match["passes"]), int(match["violations"]))
+            self._builder.add_stats(state, time, stats, (int(match["active"]), int(match["tags"])))
+        elif match := canary_lines.FAST_MESSAGE.match(block, at):
+            state, time = self._prefix_state(match["ranks"], match["time"])
+            numbers = [int(match[name]) for name in ("slot", "position", "token", "expected")]
+            hashes = [int(match[name], 16) for name in ("hash", "aux")]
+            record = Record(launch_tag=match["tag"].decode(), fail_reason=match["reason"].decode(), numbers=(*numbers, *hashes))
+            footer = Footer(total=int(match["total"]), ring_overflow=match["overflow"] == b"True", step=int(match["step"]))
+            self._messages.add_whole(state, record, footer, time, self._lines + 1)
+        else:
+            return 0
+        lines = block.count(b"\n", at, match.end())
+        state.canary_lines += lines
+        self._builder.canary_lines += lines
+        return match.end()
+
+    def _prefix_state(self, ranks: bytes, time: bytes) -> tuple[StreamState, float]:
+        state = self._states.get(ranks)
+        if state is None:
+            state = self._states[ranks] = self._messages.state(ranks.decode().strip())
+        if time != self._time[0]:
+            self._time = (time, self._messages.seconds(time.decode()))
+        state.seen(self._time[1])
+        return state, self._time[1]
+
+    def _sample(self, block: bytes) -> None:
+        """Ranks and times of a few lines of each block, so that a rank whose canary is silent is not forgotten."""
+        head = block[: _SAMPLED_LINES * 400].split(b"\n", _SAMPLED_LINES)[:-1]
+        tail = block[-4000:].split(b"\n")[1:]
+        for raw in (*head, *tail):
+            for line in unwrap(raw.decode(errors="replace")) if b"[" in raw else ():
+                if line.prefixed:
+                    self._messages.state(line.rank, line.source).seen(self._messages.seconds(line.time))
+
+    def _running_reqs(self) -> int | None:
+        """Batch size of the nearest batch line before the line being read."""
+        place = self._block.rfind(b"#running-req: ", max(0, self._at - _BATCH_WINDOW), self._at)
+        match = canary_lines.BATCH.match(self._block, place) if place >= 0 else None
+        return int(match[1]) if match else None
+
+
+def _find(block: bytes, word: bytes, start: int) -> int:
+    place = block.find(word, start)
+    return _NOWHERE if place < 0 else place

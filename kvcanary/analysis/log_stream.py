@@ -1,0 +1,146 @@
+"""From log files, compressed or not, to a CanaryLog: in big blocks, in order of time, with progress and stop."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import zstandard
+
+from kvcanary.analysis.canary_log import CanaryLog, LogBuilder
+from kvcanary.analysis.log_reader import LogReader
+from kvcanary.errors import ImportTextError
+
+BLOCK_BYTES = 4 << 20
+# Small pieces bound what a hostile file can expand to at once.
+_PACKED_BYTES = 4096
+_DECODERS: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"\x28\xb5": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+_TIME = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+# server.log.3, server.log.2026-09-14, server-20260914.log, server.log-20260914: rotated files of one server.
+_ROTATION = re.compile(r"(?:[.\-_](?:\d{1,5}|\d{8}|\d{4}-\d\d-\d\d))+(?=\.(?:log|txt|out|err)$|$)")
+
+Progress = Callable[[int, int], None]
+Stop = Callable[[], bool]
+
+
+def read_logs(paths: Sequence[Path], *, progress: Progress | None = None, stop: Stop | None = None) -> CanaryLog:
+    """Read logs in order of their first time stamp; rotated files of one server count as one log.
+
+    progress gets bytes done and bytes in all, of the files as they lie on disk; when stop answers True the reading ends and the log
+    says that it is incomplete. ImportTextError names a file that cannot be read.
+    """
+    builder = LogBuilder()
+    files = sorted((Path(path) for path in paths), key=first_time)
+    total = sum(path.stat().st_size for path in files)
+    done = 0
+    for path in files:
+        reader = LogReader(builder, server=server_name(path), file=str(path))
+        for block, position in _blocks(path, builder):
+            reader.feed(block)
+            if progress:
+                progress(done + position, total)
+            if stop and stop():
+                builder.complete = False
+                builder.notes.append(f"reading was stopped in {path.name}")
+                break
+        reader.finish()
+        if not builder.complete and stop and stop():
+            break
+        done += path.stat().st_size
+    return builder.build()
+
+
+def read_text(text: str, *, name: str = "text") -> CanaryLog:
+    """Read pasted text."""
+    builder = LogBuilder()
+    reader = LogReader(builder, server=name, file=name)
+    reader.feed(text.encode(errors="replace"))
+    reader.finish()
+    return builder.build()
+
+
+def read_stream(stream: BinaryIO, *, name: str) -> CanaryLog:
+    """Read an open binary stream to its end, such as an upload or standard input; compressed or not."""
+    builder = LogBuilder()
+    reader = LogReader(builder, server=name, file=name)
+    for block in _read_all(stream, name, builder):
+        reader.feed(block)
+    reader.finish()
+    return builder.build()
+
+
+def first_time(path: Path) -> bytes:
+    """First time stamp of a log as bytes that sort, empty when its beginning has none; ImportTextError when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            head = next(_read_all(stream, path.name, LogBuilder(), size=1 << 16), b"")
+    except OSError as error:
+        raise ImportTextError(f"log {path} cannot be read: {error.strerror or error}; give the path of a readable file") from error
+    match = _TIME.search(head)
+    return match[0].replace(b"T", b" ") if match else b""
+
+
+def server_name(path: Path) -> str:
+    """Name of the log without compression and rotation suffixes: what rotated files of one server share."""
+    name = path.name
+    for suffix in (".gz", ".zst", ".zstd"):
+        name = name.removesuffix(suffix)
+    stem = _ROTATION.sub("", name)
+    return stem if re.search("[A-Za-z]", stem) else name
+
+
+def _blocks(path: Path, builder: LogBuilder) -> Iterator[tuple[bytes, int]]:
+    try:
+        with path.open("rb") as stream:
+            for block in _read_all(stream, path.name, builder):
+                yield block, stream.tell()
+    except OSError as error:
+        raise ImportTextError(f"log {path} cannot be read: {error.strerror or error}; give the path of a readable file") from error
+
+
+def _read_all(stream: BinaryIO, name: str, builder: LogBuilder, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Blocks of the plain text; a compressed file that ends early or is damaged yields what came before and leaves a note."""
+    head = stream.read(max(size, 4))
+    decoder = _DECODERS.get(head[:2])
+    if decoder is None:
+        while head:
+            yield head
+            head = stream.read(size)
+        return
+    packed = itertools.chain(_pieces(head), iter(lambda: stream.read(_PACKED_BYTES), b""))
+    plain = bytearray()
+    try:
+        for part in _decompress(packed, decoder):
+            plain += part
+            if len(plain) >= size:
+                yield bytes(plain)
+                plain.clear()
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        builder.complete = False
+        builder.notes.append(f"{name} is cut or damaged inside its compression ({error}); what came before was read")
+    yield bytes(plain)
+
+
+def _pieces(block: bytes) -> Iterator[bytes]:
+    return (block[at : at + _PACKED_BYTES] for at in range(0, len(block), _PACKED_BYTES))
+
+
+def _decompress(packed: Iterator[bytes], new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+    """Plain text of all members or frames; EOFError when the last one does not end."""
+    decoder = new_decoder()
+    for piece in packed:
+        rest = piece
+        while rest:
+            if decoder.eof:
+                decoder = new_decoder()
+            yield decoder.decompress(rest)
+            rest = decoder.unused_data if decoder.eof else b""
+    if not decoder.eof:
+        raise EOFError("it ends before its end mark")

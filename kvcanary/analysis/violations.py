@@ -1,0 +1,277 @@
+"""Violation records read from logs: one frozen record each, kept as columns so that a million of them stay small."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvcanary import layout
+from kvcanary.layout import FailReason
+
+NO_RANK = "(none)"
+
+# A record is cut from the right, so the count of fields read says which are known; order of the printed line.
+RECORD_FIELDS = (
+    "launch_tag",
+    "fail_reason",
+    "slot_idx",
+    "position",
+    "stored_token",
+    "expected_token",
+    "stored_chain_hash",
+    "expected_aux",
+)
+_INT_FIELDS = RECORD_FIELDS[2:6]
+_HASH_FIELDS = RECORD_FIELDS[6:]
+_UNKNOWN = -1
+
+# Builds before mid 2026 printed the kernel's names; both spellings mean the same bit.
+REASON_BITS = {label: 1 << index for index, label in enumerate(layout.FAIL_REASON_LABELS)} | {
+    "chain_hash": FailReason.VERIFY_CHAIN_HASH.value,
+    "position": FailReason.VERIFY_POSITION.value,
+    "real_kv_hash": FailReason.VERIFY_REAL_KV_HASH.value,
+    "token": FailReason.VERIFY_TOKEN.value,
+    "none": 0,
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stream:
+    """Who printed a line: the log (rotated files share one name), the service or pod inside it, and the rank as printed or '(none)'."""
+
+    server: str
+    source: str
+    rank: str
+
+    @property
+    def label(self) -> str:
+        """Short name for people: the rank, with the service in front where there is one."""
+        return f"{self.source} {self.rank}" if self.source else self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One record of the canary, as printed.
+
+    reasons: current labels in SGLang's order; reasons_raw: as printed. Fields behind the cut of a truncated record are None. Hashes
+    are unsigned 64-bit; in a write row expected_aux is a position and expected_position holds it signed. step, total and ring_overflow
+    come from the record's own footer and are None where that is missing or cannot be told from another record's. running_reqs is the
+    batch size of the nearest batch line before it. time is local to the server, without zone.
+    """
+
+    file: str
+    line: int
+    stream: Stream
+    time: datetime | None
+    launch_tag: str
+    reasons: tuple[str, ...]
+    reasons_raw: tuple[str, ...]
+    slot_idx: int | None
+    position: int | None
+    stored_token: int | None
+    expected_token: int | None
+    stored_chain_hash: int | None
+    expected_aux: int | None
+    step: int | None
+    total: int | None
+    ring_overflow: bool | None
+    running_reqs: int | None
+    truncated: bool
+
+    @property
+    def bits(self) -> int:
+        """Reason bits (layout.FailReason)."""
+        return sum({REASON_BITS.get(reason, 0) for reason in self.reasons})
+
+    @property
+    def expected_position(self) -> int | None:
+        """Position that a write row expected, signed; None for verify rows."""
+        if self.expected_aux is None or not self.bits & layout.WRITE_REASONS:
+            return None
+        return layout.to_signed(self.expected_aux)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The structured line alone: values in the order of RECORD_FIELDS, cut short where the line was cut."""
+
+    launch_tag: str
+    fail_reason: str
+    numbers: tuple[int, ...]
+
+
+class ViolationTable:
+    """Append-only columns of violations; index or iterate for Violation objects, frame() for pandas. About 120 bytes a row."""
+
+    def __init__(self) -> None:
+        self._files: list[str] = []
+        self._tags: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self._streams: dict[Stream, int] = {}
+        self._codes = {name: array("i") for name in ("file", "tag", "reason", "stream", "running_reqs")}
+        self._ints = {name: array("q") for name in (*_INT_FIELDS, "line", "step", "total")}
+        self._hashes = {name: array("Q") for name in _HASH_FIELDS}
+        self._times = array("d")
+        self._overflow = array("b")
+        self._fields_read = array("b")
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def append(
+        self, record: Record, *, file: str, line: int, stream: Stream, time: float = math.nan, running_reqs: int | None = None
+    ) -> int:
+        """Add a record and return its row; time in seconds as if the server's clock were UTC, NaN when unknown."""
+        if not self._files or self._files[-1] != file:
+            self._files.append(file)
+        codes, ints = self._codes, self._ints
+        codes["file"].append(len(self._files) - 1)
+        codes["tag"].append(self._tags.setdefault(record.launch_tag, len(self._tags)))
+        codes["reason"].append(self._reasons.setdefault(record.fail_reason, len(self._reasons)))
+        codes["stream"].append(self._streams.setdefault(stream, len(self._streams)))
+        codes["running_reqs"].append(_UNKNOWN if running_reqs is None else running_reqs)
+        numbers = record.numbers + (0,) * (len(RECORD_FIELDS) - 2 - len(record.numbers))
+        for name, value in zip(_INT_FIELDS, numbers, strict=False):
+            ints[name].append(value)
+        for name, value in zip(_HASH_FIELDS, numbers[len(_INT_FIELDS) :], strict=True):
+            self._hashes[name].append(value)
+        ints["line"].append(line)
+        ints["step"].append(_UNKNOWN)
+        ints["total"].append(_UNKNOWN)
+        self._times.append(time)
+        self._overflow.append(_UNKNOWN)
+        self._fields_read.append(2 + len(record.numbers))
+        return len(self._times) - 1
+
+    def set_footer(self, row: int, *, total: int, ring_overflow: bool | None, step: int | None) -> None:
+        """Attach the record's own footer."""
+        self._ints["total"][row] = total
+        if ring_overflow is not None:
+            self._overflow[row] = int(ring_overflow)
+        if step is not None:
+            self._ints["step"][row] = step
+
+    def __getitem__(self, row: int) -> Violation:
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        row %= len(self)
+        known = self._fields_read[row]
+        raw = self._texts("reason")[self._codes["reason"][row]]
+        overflow = self._overflow[row]
+
+        def number(name: str) -> int | None:
+            column: array[int] = self._ints[name] if name in self._ints else self._hashes[name]
+            return column[row] if RECORD_FIELDS.index(name) < known else None
+
+        return Violation(
+            file=self._files[self._codes["file"][row]],
+            line=self._ints["line"][row],
+            stream=list(self._streams)[self._codes["stream"][row]],
+            time=to_datetime(self._times[row]),
+            launch_tag=self._texts("tag")[self._codes["tag"][row]],
+            reasons=normal_reasons(raw),
+            reasons_raw=tuple(part for part in raw.split("+") if part != "none"),
+            slot_idx=number("slot_idx"),
+            position=number("position"),
+            stored_token=number("stored_token"),
+            expected_token=number("expected_token"),
+            stored_chain_hash=number("stored_chain_hash"),
+            expected_aux=number("expected_aux"),
+            step=_known(self._ints["step"][row]),
+            total=_known(self._ints["total"][row]),
+            ring_overflow=None if overflow == _UNKNOWN else bool(overflow),
+            running_reqs=_known(self._codes["running_reqs"][row]),
+            truncated=known < len(RECORD_FIELDS),
+        )
+
+    def __iter__(self) -> Iterator[Violation]:
+        return (self[row] for row in range(len(self)))
+
+    def _texts(self, name: str) -> list[str]:
+        return list(self._tags if name == "tag" else self._reasons)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per violation, in the order read.
+
+        Columns: time (datetime64, NaT unknown); file, server, source, rank, launch_tag, place (HEAD/TAIL/SWEEP), half (K/V),
+        group (FULL/SWA), reasons ('+'-joined current labels) as categories; bits uint8; slot_idx, position, stored_token,
+        expected_token, expected_position, step, total, running_reqs as nullable Int64; stored_chain_hash, expected_aux as nullable
+        UInt64; ring_overflow nullable boolean; truncated bool; line int64.
+        """
+        tags, reasons, streams = self._texts("tag"), self._texts("reason"), list(self._streams)
+        codes = {name: np.array(column, dtype=np.int32) for name, column in self._codes.items()}
+        known = np.array(self._fields_read, dtype=np.int8)
+        parts = [tag.split("_") if tag in layout.LaunchTag.__members__ else ["", "", ""] for tag in tags]
+        bits = np.array([sum({REASON_BITS.get(part, 0) for part in reason.split("+")}) for reason in reasons], dtype=np.uint8)
+        columns: dict[str, Any] = {
+            "time": _datetimes(self._times),
+            "file": _category(codes["file"], self._files),
+            "server": _category(codes["stream"], [stream.server for stream in streams]),
+            "source": _category(codes["stream"], [stream.source for stream in streams]),
+            "rank": _category(codes["stream"], [stream.rank for stream in streams]),
+            "launch_tag": _category(codes["tag"], tags),
+            "place": _category(codes["tag"], [part[0] for part in parts]),
+            "half": _category(codes["tag"], [part[1] for part in parts]),
+            "group": _category(codes["tag"], [part[2] for part in parts]),
+            "reasons": _category(codes["reason"], ["+".join(normal_reasons(reason)) or "none" for reason in reasons]),
+            "bits": bits[codes["reason"]] if len(reasons) else np.zeros(0, dtype=np.uint8),
+        }
+        for name in _INT_FIELDS:
+            columns[name] = _masked(np.array(self._ints[name], dtype=np.int64), known <= RECORD_FIELDS.index(name))
+        for name in _HASH_FIELDS:
+            columns[name] = _masked(np.array(self._hashes[name], dtype=np.uint64), known <= RECORD_FIELDS.index(name))
+        aux = np.array(self._hashes["expected_aux"], dtype=np.uint64).view(np.int64)
+        is_write = (columns["bits"] & int(layout.WRITE_REASONS)) != 0
+        columns["expected_position"] = _masked(aux, ~is_write | (known < len(RECORD_FIELDS)))
+        for name in ("step", "total"):
+            values = np.array(self._ints[name], dtype=np.int64)
+            columns[name] = _masked(values, values == _UNKNOWN)
+        running = codes["running_reqs"].astype(np.int64)
+        columns["running_reqs"] = _masked(running, running == _UNKNOWN)
+        overflow = np.array(self._overflow, dtype=np.int8)
+        columns["ring_overflow"] = pd.arrays.BooleanArray(overflow == 1, overflow == _UNKNOWN)
+        columns["truncated"] = known < len(RECORD_FIELDS)
+        columns["line"] = np.array(self._ints["line"], dtype=np.int64)
+        return pd.DataFrame(columns)
+
+
+def normal_reasons(printed: str) -> tuple[str, ...]:
+    """Current labels of a printed fail_reason, in SGLang's order; a label that no release had is kept as it is."""
+    parts = printed.replace(",", "+").split("+")
+    bits = sum({REASON_BITS.get(part, 0) for part in parts})
+    return (*layout.reason_labels(bits), *(part for part in parts if part and part not in REASON_BITS))
+
+
+def to_datetime(seconds: float) -> datetime | None:
+    """Server-local time without zone, None for a time that is not known."""
+    return None if not math.isfinite(seconds) else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def _known(value: int) -> int | None:
+    return None if value == _UNKNOWN else value
+
+
+def _masked(values: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> Any:
+    return pd.arrays.IntegerArray(values, mask)
+
+
+def _category(codes: np.ndarray[Any, Any], labels: list[str]) -> Any:
+    distinct = {label: index for index, label in enumerate(dict.fromkeys(labels))}
+    lookup = np.array([distinct[label] for label in labels], dtype=np.int32)
+    dense: np.ndarray[tuple[Any, ...], np.dtype[np.int32]] = lookup[codes] if labels else codes
+    return pd.Categorical.from_codes(dense, categories=pd.Index(list(distinct), dtype="str"))
+
+
+def _datetimes(seconds: array[float]) -> np.ndarray[Any, Any]:
+    values = np.array(seconds, dtype=np.float64)
+    known = ~np.isnan(values)
+    stamps = (np.where(known, values, 0) * 1e6).astype("datetime64[us]")
+    stamps[~known] = np.datetime64("NaT")
+    return stamps
