@@ -310,7 +310,8 @@ def fill_missing(
     memory, batch = settings.memory, settings.batch
     if "chunked_prefill_size" in missing:
         choose(chunked_prefill_size(memory.device_memory_bytes, rules))
-    if "cuda_graph_max_bs" in missing and batch.cuda_graph_backend_decode != "disabled":
+    # SGLang fills the batch in even where decode graphs are off, and the canary counts it.
+    if "cuda_graph_max_bs" in missing:
         choose(cuda_graph_max_bs(memory.device_memory_bytes, memory.tp_size, batch.max_running_requests, rules))
     if "max_prefill_tokens" in missing:
         text = f"{MAX_PREFILL_TOKENS}"

@@ -100,8 +100,11 @@ def forecast_overflow(
         from_requests, from_prefix = _limits(groups[0], len(groups), capacity)
         if from_requests is not None and not runs([_with(groups[0], requests=from_requests)] * len(groups)):
             from_requests = None
-        if from_prefix is not None and not runs([_with(groups[0], shared_tokens=from_prefix)] * len(groups)):
-            from_prefix = None
+        if from_prefix is not None:
+            # Only whole pages are shared, so a prefix that ends on a page can fit where a slightly shorter one does not.
+            candidates = (from_prefix, -(-from_prefix // page_size) * page_size)
+            fitting = (length for length in candidates if runs([_with(groups[0], shared_tokens=length)] * len(groups)))
+            from_prefix = next(fitting, None)
     fits = runs(groups)
     skipped = rows > capacity
     terms = " + ".join(f"{g.requests} x ({g.shared_tokens} + {g.own_tokens})" for g in groups) or "0"
