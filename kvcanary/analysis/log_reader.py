@@ -25,12 +25,12 @@ _START_BLOCKS = 4
 # Errors matter beside violations; a traceback header may stand at the end of the block before.
 _ERROR_WORDS = (TRACEBACK.encode(), b"Error: ", b"Received sigquit")
 _TROUBLE = (b"canary violation", b"kernel_run_counter")
-_ERROR_TAIL = 1 << 16
+_TAIL_BYTES = 1 << 16
 _NOWHERE = sys.maxsize
 # While a message is open, a line without any of these is not part of it.
 _BODY_WORDS = (b"=", b": ")
 MAX_LINE_BYTES = 1 << 20
-_BATCH_WINDOW = 1 << 16
+_BATCH = b"#running-req: "
 _SAMPLED_LINES = 40
 
 
@@ -46,7 +46,8 @@ class LogReader:
         self._tail = b""
         self._lines = 0
         self._start_blocks = _START_BLOCKS
-        self._block, self._at = b"", 0
+        self._block, self._at, self._batch_from = b"", 0, 0
+        self._batch: int | None = None
         self._states: dict[bytes, StreamState] = {}
         self._time: tuple[bytes, float] = (b"", math.nan)
         self._partial: dict[str, LogLine] = {}
@@ -75,7 +76,7 @@ class LogReader:
         self._messages.finish()
 
     def _read_block(self, block: bytes) -> None:
-        self._block = block
+        self._block, self._batch_from = block, 0
         self._sample(block)
         hits = self._first_hits(block)
         at, counted, before = 0, 0, self._lines
@@ -93,6 +94,9 @@ class LogReader:
                 hits[word] = _find(block, word, at)
         self._lines += block.count(b"\n", counted) + (not block.endswith(b"\n"))
         self._builder.lines += self._lines - before
+        self._at = len(block)
+        self._batch_from = max(self._batch_from, len(block) - _TAIL_BYTES)
+        self._running_reqs()
 
     def _first_hits(self, block: bytes) -> dict[bytes, int]:
         """Where each word that matters in this block stands first."""
@@ -101,7 +105,7 @@ class LogReader:
         if self._start_blocks > 0:
             hits |= {word: _find(block, word, 0) for word in _START_WORDS}
         trouble = hits[_CANARY] != _NOWHERE and any(word in block for word in _TROUBLE)
-        since = 0 if trouble else max(0, len(block) - _ERROR_TAIL)
+        since = 0 if trouble else max(0, len(block) - _TAIL_BYTES)
         hits |= {word: _find(block, word, since) for word in _ERROR_WORDS}
         return hits
 
@@ -172,9 +176,11 @@ class LogReader:
 
     def _running_reqs(self) -> int | None:
         """Batch size of the nearest batch line before the line being read."""
-        place = self._block.rfind(b"#running-req: ", max(0, self._at - _BATCH_WINDOW), self._at)
-        match = canary_lines.BATCH.match(self._block, place) if place >= 0 else None
-        return int(match[1]) if match else None
+        place = self._block.rfind(_BATCH, self._batch_from, self._at)
+        self._batch_from = self._at
+        if place >= 0 and (match := canary_lines.BATCH.match(self._block, place)):
+            self._batch = int(match[1])
+        return self._batch
 
 
 def _find(block: bytes, word: bytes, start: int) -> int:

@@ -118,6 +118,7 @@ class ViolationTable:
         self._codes = {name: array("i") for name in ("file", "tag", "reason", "stream", "running_reqs")}
         self._ints = {name: array("q") for name in (*_INT_FIELDS, "line", "step", "total")}
         self._hashes = {name: array("Q") for name in _HASH_FIELDS}
+        self._numbers = [self._ints[name] for name in _INT_FIELDS] + [self._hashes[name] for name in _HASH_FIELDS]
         self._times = array("d")
         self._overflow = array("b")
         self._fields_read = array("b")
@@ -131,23 +132,20 @@ class ViolationTable:
         """Add a record and return its row; time in seconds as if the server's clock were UTC, NaN when unknown."""
         if not self._files or self._files[-1] != file:
             self._files.append(file)
-        codes, ints = self._codes, self._ints
+        codes, ints, numbers = self._codes, self._ints, record.numbers
         codes["file"].append(len(self._files) - 1)
         codes["tag"].append(self._tags.setdefault(record.launch_tag, len(self._tags)))
         codes["reason"].append(self._reasons.setdefault(record.fail_reason, len(self._reasons)))
         codes["stream"].append(self._streams.setdefault(stream, len(self._streams)))
         codes["running_reqs"].append(_UNKNOWN if running_reqs is None else running_reqs)
-        numbers = record.numbers + (0,) * (len(RECORD_FIELDS) - 2 - len(record.numbers))
-        for name, value in zip(_INT_FIELDS, numbers, strict=False):
-            ints[name].append(value)
-        for name, value in zip(_HASH_FIELDS, numbers[len(_INT_FIELDS) :], strict=True):
-            self._hashes[name].append(value)
+        for column, value in zip(self._numbers, numbers if len(numbers) == 6 else numbers + (0,) * (6 - len(numbers)), strict=True):
+            column.append(value)
         ints["line"].append(line)
         ints["step"].append(_UNKNOWN)
         ints["total"].append(_UNKNOWN)
         self._times.append(time)
         self._overflow.append(_UNKNOWN)
-        self._fields_read.append(2 + len(record.numbers))
+        self._fields_read.append(2 + len(numbers))
         return len(self._times) - 1
 
     def set_footer(self, row: int, *, total: int, ring_overflow: bool | None, step: int | None) -> None:
