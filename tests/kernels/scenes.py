@@ -7,6 +7,7 @@ tensors to compare. Memory that nobody has to write is poisoned with a loud patt
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -184,18 +185,21 @@ def sources(draw, rng: np.random.Generator, num_slots: int) -> RealKvSource:
 
 
 @st.composite
-def stamp_scenes(draw) -> StampScene:
+def stamp_scenes(draw, *, ordered: bool = True) -> StampScene:
+    """ordered=False leaves out what the contract leaves open: a slot that two requests stamp, or one stamps and another starts from."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     launch = draw(launches(rng))
     num_slots = launch.buffer.shape[0]
-    capacity = draw(st.integers(1, 7))
-    lengths = rng.integers(0, draw(st.sampled_from([1, 2, 9])) + 1, capacity)
+    capacity = draw(st.sampled_from([1, 2, 3, 7, 20]))
+    lengths = rng.integers(0, draw(st.sampled_from([1, 2, 9, 40])) + 1, capacity)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     num_tokens = int(offsets[-1]) + draw(st.integers(0, 3))
     slots = rng.permutation(num_tokens) % num_slots if draw(st.booleans()) else rng.integers(0, num_slots, num_tokens)
+    seeds = rng.integers(draw(st.sampled_from([-2, -1, 0])), num_slots, capacity)
+    if not ordered:
+        _keep_apart(rng, offsets, slots, seeds, num_slots)
     slots[rng.random(num_tokens) < draw(st.sampled_from([0.0, 0.2]))] = -1
     slots[rng.random(num_tokens) < draw(st.sampled_from([0.0, 0.3]))] = 0
-    seeds = rng.integers(draw(st.sampled_from([-2, -1, 0])), num_slots, capacity)
     tokens, positions = rng.integers(0, 150_000, num_tokens), rng.integers(0, 40, num_tokens)
     plan = WritePlan(
         offsets=torch.from_numpy(offsets),
@@ -220,6 +224,16 @@ def stamp_scenes(draw) -> StampScene:
             position_assert=draw(st.sampled_from([None, torch.zeros(1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)])),
         ),
     )
+
+
+def _keep_apart(rng, offsets, slots, seeds, num_slots) -> None:
+    """Give each request slots of its own (repeats within it allowed); every other slot but 0 is stamped by nobody else."""
+    owner_of_slot = rng.integers(0, len(seeds), num_slots)
+    for request, (first, last) in enumerate(pairwise(offsets)):
+        mine = np.flatnonzero(owner_of_slot == request)
+        slots[first:last] = rng.choice(mine, last - first) if len(mine) else -1
+        if seeds[request] > 0:
+            seeds[request] = rng.choice(mine) if len(mine) else -1
 
 
 def _make_consecutive(launch, offsets, seeds, slots, positions, rng) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kvcanary.kernels.backends import get_backend
+from kvcanary.kernels.numba_cpu import NumbaBackend
 from tests.kernels.scenes import clone, plan_scenes, stamp_scenes, tensors_of, verify_scenes
 
 REFERENCE = get_backend("reference")
-BACKENDS = ["torch", "numba"]
+BACKENDS = {
+    "torch": get_backend("torch"),
+    "numba": get_backend("numba"),
+    "numba, two threads": NumbaBackend(threads=2, chunk_work=1),
+}
 
 
 def assert_equal_to_reference(scene, backend_name: str) -> None:
     expected, actual = clone(scene), clone(scene)
     expected.run(REFERENCE)
-    actual.run(get_backend(backend_name))
+    actual.run(BACKENDS[backend_name])
     before, wanted = tensors_of(scene), tensors_of(expected)
     for name, got in tensors_of(actual).items():
         assert torch.equal(got, wanted[name]), f"{name}: reference {wanted[name].tolist()}, {backend_name} {got.tolist()}"
@@ -30,9 +36,10 @@ def test_plan_equals_reference(backend_name, scene):
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
-@given(scene=stamp_scenes())
+@given(scene=st.data())
 def test_stamp_equals_reference(backend_name, scene):
-    assert_equal_to_reference(scene, backend_name)
+    ordered = backend_name != "numba, two threads"
+    assert_equal_to_reference(scene.draw(stamp_scenes(ordered=ordered)), backend_name)
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)

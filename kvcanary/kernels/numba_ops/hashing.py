@@ -1,0 +1,110 @@
+"""The hash and the real-KV fold, compiled. Chains are serial by definition, rows are not: the fold runs many rows side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvcanary import layout
+from kvcanary.kernels.numba_ops.memory import compiled, load
+
+TOKEN, POSITION, PREV_HASH, REAL_HASH = (8 * field for field in range(len(layout.SLOT_FIELDS)))
+"""Byte offsets of the fields of a canary slot."""
+
+CHAIN_START = np.uint64(layout.CHAIN_START)
+
+SOURCE_FIELDS = ("address", "row_stride", "page_size", "page_shift", "num_bytes_per_token", "num_words")
+"""Columns of the int64 table that describes the hashed sources; page_shift is -1 unless page_size is a power of two."""
+_ADDRESS, _ROW_STRIDE, _PAGE_SIZE, _PAGE_SHIFT, _TOKEN_BYTES, _NUM_WORDS = range(len(SOURCE_FIELDS))
+
+FOLD_LANES = 8
+"""Rows folded side by side; enough to hide the latency of two multiplications."""
+
+_M1, _M2 = np.uint64(layout.MIX_MULTIPLIER_1), np.uint64(layout.MIX_MULTIPLIER_2)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = (np.uint64(bits) for bits in layout.MIX_SHIFTS)
+_U64 = np.uint64
+
+
+@compiled
+def splitmix64(value):
+    value = (value ^ (value >> _SHIFT_1)) * _M1
+    value = (value ^ (value >> _SHIFT_2)) * _M2
+    return value ^ (value >> _SHIFT_3)
+
+
+@compiled
+def mix3(prev_hash, token, position):
+    return splitmix64(splitmix64(splitmix64(prev_hash) ^ token) ^ position)
+
+
+@compiled
+def hash_after(buffer, stride, slot):
+    """Chain hash that the successor of a slot must store."""
+    if slot < 0:
+        return CHAIN_START
+    record = buffer + slot * stride
+    return mix3(load(record + PREV_HASH), load(record + TOKEN), load(record + POSITION))
+
+
+@compiled
+def real_kv_hash(sources, slot):
+    """real_kv_hash of one slot, for the paths that are not worth a block."""
+    combined = _U64(0)
+    for source in range(sources.shape[0]):
+        page_size = sources[source, _PAGE_SIZE]
+        row = slot // page_size
+        address = sources[source, _ADDRESS] + row * sources[source, _ROW_STRIDE]
+        address += (slot - row * page_size) * sources[source, _TOKEN_BYTES]
+        folded = _U64(0)
+        for word in range(sources[source, _NUM_WORDS]):
+            folded = splitmix64(folded ^ load(address + 8 * word))
+        combined = splitmix64(combined ^ folded)
+    return combined
+
+
+@compiled
+def real_kv_hashes(sources, slots, first, count, addresses, folded, combined):
+    """real_kv_hash of slots[first : first + count] into combined; negative slots give some hash that nobody may use.
+
+    addresses int64 and folded uint64 are scratch of at least count rounded up to FOLD_LANES.
+    """
+    for index in range(_U64(count)):
+        combined[index] = _U64(0)
+    for source in range(sources.shape[0]):
+        _row_addresses(sources[source], slots, first, count, addresses)
+        if sources[source, _NUM_WORDS] == 2:
+            for index in range(_U64(count)):
+                folded[index] = splitmix64(splitmix64(load(addresses[index])) ^ load(addresses[index] + 8))
+        else:
+            _fold_rows(addresses, count, sources[source, _NUM_WORDS], folded)
+        for index in range(_U64(count)):
+            combined[index] = splitmix64(combined[index] ^ folded[index])
+
+
+@compiled
+def _row_addresses(source, slots, first, count, addresses):
+    address, row_stride, token_bytes = source[_ADDRESS], source[_ROW_STRIDE], source[_TOKEN_BYTES]
+    page_size, shift = source[_PAGE_SIZE], source[_PAGE_SHIFT]
+    if shift >= 0:
+        for index in range(_U64(count)):
+            slot = max(slots[_U64(first) + index], np.int64(0))
+            addresses[index] = address + (slot >> shift) * row_stride + (slot & (page_size - 1)) * token_bytes
+    else:
+        for index in range(_U64(count)):
+            slot = max(slots[_U64(first) + index], np.int64(0))
+            row = slot // page_size
+            addresses[index] = address + row * row_stride + (slot - row * page_size) * token_bytes
+
+
+@compiled
+def _fold_rows(addresses, count, num_words, folded):
+    """Fold num_words words at each address; rows past count up to a whole group of lanes repeat the last one."""
+    padded = -(-count // FOLD_LANES) * FOLD_LANES
+    for index in range(count, padded):
+        addresses[index] = addresses[count - 1]
+    for group in range(0, padded, FOLD_LANES):
+        for lane in range(_U64(FOLD_LANES)):
+            folded[_U64(group) + lane] = _U64(0)
+        for word in range(num_words):
+            for lane in range(_U64(FOLD_LANES)):
+                row = _U64(group) + lane
+                folded[row] = splitmix64(folded[row] ^ load(addresses[row] + 8 * word))

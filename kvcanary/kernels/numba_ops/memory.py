@@ -1,0 +1,60 @@
+"""Loads, stores and prefetches by address: what numpy indexing cannot say to the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+compiled: Any = njit(cache=True, nogil=True, boundscheck=False)
+"""How every function of this package is compiled."""
+
+inlined: Any = njit(cache=True, nogil=True, boundscheck=False, inline="always")
+"""For helpers whose arguments are constants at the call, so that the compiler sees the constants."""
+
+_I32, _U64_POINTER, _BYTE_POINTER = ir.IntType(32), ir.PointerType(ir.IntType(64)), ir.PointerType(ir.IntType(8))
+_KEEP_IN_ALL_CACHES, _DATA_CACHE = 3, 1
+
+
+def _emit_load(typing_context, address):
+    def codegen(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], _U64_POINTER))
+
+    return types.uint64(types.int64), codegen
+
+
+def _emit_store(typing_context, address, value):
+    def codegen(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _U64_POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint64), codegen
+
+
+def _emit_prefetch(for_write):
+    def emit(typing_context, address):
+        def codegen(context, builder, signature, arguments):
+            function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE_POINTER], function_type)
+            hints = [ir.Constant(_I32, hint) for hint in (for_write, _KEEP_IN_ALL_CACHES, _DATA_CACHE)]
+            builder.call(function, [builder.inttoptr(arguments[0], _BYTE_POINTER), *hints])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    return emit
+
+
+load: Any = intrinsic(_emit_load)
+"""load(address: int64) -> uint64; the address must be a multiple of 8 inside a live tensor."""
+
+store: Any = intrinsic(_emit_store)
+"""store(address: int64, value: uint64); same rule for the address."""
+
+prefetch: Any = intrinsic(_emit_prefetch(for_write=0))
+"""prefetch(address: int64): start loading a cache line; any address is allowed, a wrong one does nothing."""
+
+prefetch_for_write: Any = intrinsic(_emit_prefetch(for_write=1))
+"""prefetch_for_write(address: int64): start fetching a cache line that will be stored to."""

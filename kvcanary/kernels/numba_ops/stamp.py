@@ -1,0 +1,210 @@
+"""The stamp op, compiled: an exact serial walk, and a fast one for launches in which order cannot matter.
+
+Only the chain hash is serial, and only within a request. The fast walk advances LANES requests side by side, so that the latency of
+one hash is filled with the others, and leaves the real-KV hashes to a second pass that is parallel over tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvcanary import layout
+from kvcanary.kernels.numba_ops.hashing import (
+    POSITION,
+    PREV_HASH,
+    REAL_HASH,
+    TOKEN,
+    hash_after,
+    mix3,
+    real_kv_hash,
+    real_kv_hashes,
+)
+from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch_for_write, store
+from kvcanary.kernels.numba_ops.report import report
+from kvcanary.layout import FailReason
+
+LANES = 8
+STEPS = 16
+"""Requests side by side, and tokens of each that are hashed before they are stored."""
+
+BLOCK = 64
+"""Tokens whose real-KV hashes are computed together."""
+
+_BAD_TOKEN, _BAD_POSITION = int(FailReason.WRITE_TOKEN), int(FailReason.WRITE_POSITION)
+_PADDING = layout.PADDING_SLOT
+_U64 = np.uint64
+
+
+@compiled
+def offsets_fit(offsets, seeds, num_tokens, num_slots):
+    """Whether the requests' token ranges are in order and inside the inputs, and the seeds of those that write inside the buffer."""
+    if seeds.shape[0] and offsets[0] < 0:
+        return False
+    for request in range(seeds.shape[0]):
+        if offsets[request + 1] < offsets[request] or offsets[request + 1] > num_tokens:
+            return False
+        if offsets[request + 1] > offsets[request] and seeds[request] >= num_slots:
+            return False
+    return True
+
+
+@compiled
+def inspect_tokens(slots, num_slots, tokens, positions, expected_tokens, expected_positions, first, last):
+    """Look at tokens [first, last) before anything is written: (outside the buffer, at slot 0, negative, unlike the expected input)."""
+    outside, at_padding, negative, unexpected = _U64(0), _U64(0), _U64(0), _U64(0)
+    for index in range(_U64(first), _U64(last)):
+        outside += _U64(slots[index] >= num_slots)
+        at_padding += _U64(slots[index] == _PADDING)
+        negative += _U64(slots[index] < 0)
+    if expected_tokens.shape[0]:
+        for index in range(_U64(first), _U64(last)):
+            differs = (tokens[index] != expected_tokens[index]) | (positions[index] != expected_positions[index])
+            unexpected += _U64(differs) & _U64(slots[index] >= 0)
+    return np.int64(outside), np.int64(at_padding), np.int64(negative), np.int64(unexpected)
+
+
+@compiled
+def count_jumps(buffer, stride, offsets, seeds, positions, slots, first, last):
+    """Tokens of requests [first, last) with a seed whose position does not follow the one before."""
+    jumps = 0
+    for request in range(first, last):
+        if seeds[request] < 0 or offsets[request + 1] == offsets[request]:
+            continue
+        previous = np.int64(load(buffer + seeds[request] * stride + POSITION))
+        for index in range(_U64(offsets[request]), _U64(offsets[request + 1])):
+            if slots[index] >= 0:
+                jumps += positions[index] != previous + 1
+                previous = positions[index]
+    return jumps
+
+
+@compiled
+def stamp_in_order(
+    buffer, stride, offsets, seeds, tokens, positions, slots, expected_tokens, expected_positions, check_next, sources,
+    tag, ring_rows, write_index, slot_flags,
+):  # fmt: skip
+    """Stamp every request in order with all asserts, in exactly the order of the reference."""
+    for request in range(seeds.shape[0]):
+        seed = seeds[request]
+        if offsets[request + 1] == offsets[request]:
+            continue
+        running = hash_after(buffer, stride, seed)
+        follows_seed = check_next and seed >= 0
+        previous = np.int64(load(buffer + seed * stride + POSITION)) if follows_seed else np.int64(0)
+        for index in range(_U64(offsets[request]), _U64(offsets[request + 1])):
+            slot, token, position = slots[index], tokens[index], positions[index]
+            if slot < 0:
+                continue
+            bits = 0
+            if expected_tokens.shape[0]:
+                if token != expected_tokens[index]:
+                    bits |= _BAD_TOKEN
+                if position != expected_positions[index]:
+                    bits |= _BAD_POSITION
+            if bits:
+                report(
+                    ring_rows, write_index, slot_flags, tag, slot, position, token,
+                    expected_tokens[index], np.int64(running), expected_positions[index], bits,
+                )  # fmt: skip
+            if follows_seed and position != previous + 1:
+                report(
+                    ring_rows, write_index, slot_flags, tag, slot, position, token,
+                    token, np.int64(running), previous + 1, _BAD_POSITION,
+                )  # fmt: skip
+            previous = position
+            record = buffer + slot * stride
+            store(record + TOKEN, _U64(token))
+            store(record + POSITION, _U64(position))
+            store(record + PREV_HASH, running)
+            store(record + REAL_HASH, real_kv_hash(sources, slot))
+            running = mix3(running, _U64(token), _U64(position))
+
+
+@compiled
+def stamp_lanes(buffer, stride, offsets, seeds, tokens, positions, slots, first, last):
+    """Stamp requests [first, last), LANES of them at a time, with real hash 0."""
+    current, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    # One flat array with constant places, so that the compiler can tell the parts apart: tokens, positions, then the hashes of
+    # each step and of the step after the last, each with one value per lane.
+    scratch = np.zeros((3 * STEPS + 1) * LANES, np.uint64)
+    live, waiting = 0, first
+    while True:
+        live, waiting = _refill(buffer, stride, offsets, seeds, current, end, scratch, live, waiting, last)
+        if live == 0:
+            return
+        steps = np.int64(STEPS)
+        for lane in range(live):
+            steps = min(steps, end[lane] - current[lane])
+        for lane in range(_U64(live)):
+            _load_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch)
+        _advance(scratch, _U64(steps))
+        for lane in range(_U64(live)):
+            _store_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch)
+            current[lane] += steps
+
+
+_POSITIONS_AT, _HASHES_AT = _U64(STEPS * LANES), _U64(2 * STEPS * LANES)
+_WIDTH = _U64(LANES)
+
+
+@compiled
+def _refill(buffer, stride, offsets, seeds, current, end, scratch, live, waiting, last):
+    """Drop lanes whose request is done and start waiting requests in their place."""
+    lane = 0
+    while lane < live:
+        if current[lane] < end[lane]:
+            lane += 1
+            continue
+        live -= 1
+        current[lane], end[lane] = current[live], end[live]
+        scratch[_HASHES_AT + _U64(lane)] = scratch[_HASHES_AT + _U64(live)]
+    while live < LANES and waiting < last:
+        if offsets[waiting + 1] > offsets[waiting]:
+            current[live], end[live] = offsets[waiting], offsets[waiting + 1]
+            scratch[_HASHES_AT + _U64(live)] = hash_after(buffer, stride, seeds[waiting])
+            live += 1
+        waiting += 1
+    return live, waiting
+
+
+@compiled
+def _load_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch):
+    for step in range(steps):
+        scratch[step * _WIDTH + lane] = _U64(tokens[begin + step])
+        scratch[_POSITIONS_AT + step * _WIDTH + lane] = _U64(positions[begin + step])
+        prefetch_for_write(buffer + slots[begin + step] * stride)
+
+
+@compiled
+def _advance(scratch, steps):
+    """One chain step of all lanes after the other; the hash after step s stands in row s + 1."""
+    for step in range(steps):
+        row = step * _WIDTH
+        for lane in range(_WIDTH):
+            at = row + lane
+            scratch[_HASHES_AT + _WIDTH + at] = mix3(scratch[_HASHES_AT + at], scratch[at], scratch[_POSITIONS_AT + at])
+
+
+@compiled
+def _store_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch):
+    for step in range(steps):
+        record = buffer + slots[begin + step] * stride
+        store(record + TOKEN, _U64(tokens[begin + step]))
+        store(record + POSITION, _U64(positions[begin + step]))
+        store(record + PREV_HASH, scratch[_HASHES_AT + step * _WIDTH + lane])
+        store(record + REAL_HASH, _U64(0))
+    scratch[_HASHES_AT + lane] = scratch[_HASHES_AT + steps * _WIDTH + lane]
+
+
+@compiled
+def stamp_real_hashes(buffer, stride, slots, sources, first, last):
+    """Store the real-KV hashes of tokens [first, last); they depend on the slot alone, so any order gives the same bytes."""
+    real, folded = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK, np.uint64)
+    addresses = np.zeros(BLOCK, np.int64)
+    for begin in range(first, last, BLOCK):
+        count = min(BLOCK, last - begin)
+        real_kv_hashes(sources, slots, begin, count, addresses, folded, real)
+        for index in range(_U64(count)):
+            slot = slots[_U64(begin) + index]
+            if slot >= 0:
+                store(buffer + slot * stride + REAL_HASH, real[index])
