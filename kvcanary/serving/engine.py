@@ -226,17 +226,20 @@ class ServingEngine:
         positions = np.arange(len(owner)) - np.repeat(ends - extend_lens - prefix_lens, extend_lens)
         pad_rows = self._padding.decode_rows(len(rows)) - len(rows) if decode else 0
         pad_width = self.options.tokens_per_decode
-        padding = np.full(pad_rows, layout.PADDING_ROW, dtype=np.int64)
+
+        def padded(values: Int64Array, fill: int) -> Int64Array:
+            return np.concatenate([values, np.full(pad_rows, fill, dtype=np.int64)]) if pad_rows else values
+
         moves, self._arrived_moves = (*self.memory.take_moves(), *self._arrived_moves), []
         windowed = pool if isinstance(pool, WindowedSlotPool) else None
         return Step(
             index=self.step_index,
             mode=self._mode(batch),
-            req_pool_indices=np.concatenate([rows, padding]),
-            prefix_lens=np.concatenate([prefix_lens, padding]),
-            extend_seq_lens=np.concatenate([extend_lens, np.full(pad_rows, pad_width, dtype=np.int64)]),
-            expected_valid_lens=np.concatenate([table.known_lens[rows], padding]),
-            rids=np.concatenate([table.rids[rows], np.full(pad_rows, NO_REQUEST, dtype=np.int64)]),
+            req_pool_indices=padded(rows, layout.PADDING_ROW),
+            prefix_lens=padded(prefix_lens, 0),
+            extend_seq_lens=padded(extend_lens, pad_width),
+            expected_valid_lens=padded(table.known_lens[rows], 0),
+            rids=padded(table.rids[rows], NO_REQUEST),
             tokens=EMPTY if batch is None else batch.tokens,
             positions=positions,
             out_slots=table.req_to_token[owner, positions].astype(np.int64),

@@ -71,9 +71,13 @@ class Scheduler:
         done = reached >= table.total_lens[batch.rows] - 1
         if self.options.disaggregation_mode == "prefill":
             done[:] = True
-        finished = batch.rows[done & np.isin(batch.rows, self.running)]
+        if self.chunked is not None:
+            done &= batch.rows != self.chunked.row
+        if not done.any():
+            return []
+        finished = batch.rows[done]
         self.running = self.running[~np.isin(self.running, finished)]
-        return [self.by_row[int(row)] for row in finished]
+        return [self.by_row[row] for row in finished.tolist()]
 
     def start_running(self, request: Request) -> None:
         """Let a request whose prompt is in its slots decode."""
