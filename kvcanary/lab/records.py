@@ -160,7 +160,9 @@ class RunRecord:
             raise StoreError(f"not a run: schema is {document.get('schema')!r}, expected {RUN_SCHEMA!r}")
         version = document.get("version")
         if not isinstance(version, int) or version > RUN_VERSION:
-            raise StoreError(f"run was written by a newer kvcanary (version {version}, this one reads up to {RUN_VERSION}); update kvcanary")
+            raise StoreError(
+                f"run was written by a newer kvcanary (version {version}, this one reads up to {RUN_VERSION}); update kvcanary"
+            )
         values = {key: value for key, value in document.items() if key not in ("schema", "version")}
         values["gate"] = tuple(GateCheck(**check) for check in values.get("gate", ()))
         values["faults"] = tuple(values.get("faults", ()))

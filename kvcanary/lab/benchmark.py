@@ -1,0 +1,255 @@
+"""The benchmark: gate, measured points, then planted faults and one sweep over the whole pool for the map."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvcanary import layout
+from kvcanary.errors import KvCanaryError
+from kvcanary.kernels.backends import choose_backend
+from kvcanary.kernels.types import Backend
+from kvcanary.lab import bounds
+from kvcanary.lab.gate import compare_flags, run_gate
+from kvcanary.lab.planted import PlantedFault, expected_flags, kinds_for, plant
+from kvcanary.lab.records import BenchmarkSpec, Point, Progress, RunFolder, RunState, Timing, Verdict
+from kvcanary.lab.scene import Scene
+from kvcanary.lab.workloads import PRESETS, BenchmarkPlan, Preset, Workload, plan_benchmark
+from kvcanary.layout import LaunchTag, SlotStatus
+from kvcanary.units import format_count
+
+MAP_BYTES_LIMIT = 200 << 20
+
+
+class StopRequested(KvCanaryError):
+    """Somebody asked the job to stop."""
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Where progress goes and where the wish to stop comes from."""
+
+    folder: RunFolder
+    started_s: float
+    steps: int = 1
+    done: int = 0
+
+    def step(self, stage: str, message: str, advance: int = 0) -> None:
+        """Report a stage; raises StopRequested when the run was asked to stop."""
+        self.done += advance
+        elapsed = time.monotonic() - self.started_s
+        eta = elapsed / self.done * (self.steps - self.done) if self.done >= 2 else None
+        self.folder.write_progress(Progress(stage=stage, done=self.done, total=self.steps, message=message, eta_s=eta))
+        self.check()
+
+    def check(self) -> None:
+        """Raise StopRequested when the run was asked to stop."""
+        if self.folder.stop_file.exists():
+            raise StopRequested("stopped on request")
+
+
+def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
+    """Run a spec and write everything into its folder; the record says at each moment what is known so far."""
+    report = Reporter(folder, time.monotonic())
+    durations: dict[str, float] = {}
+    report.step("preparing", "choosing a backend and compiling it")
+    plan = plan_benchmark(spec, _device_memory(spec.device))
+    report.steps = len(plan.workloads) + 3
+    backend, reason = choose_backend(spec.backend, spec.device)
+    folder.update_record(backend={"name": backend.name, "reason": reason}, skipped=plan.skipped)
+    started = time.perf_counter()
+    _warm_up(backend, spec)
+    durations["prepare_s"] = time.perf_counter() - started
+    report.step("gate", "comparing with the reference and finding planted faults", advance=1)
+    started = time.perf_counter()
+    gate = run_gate(backend, spec.device, spec.seed)
+    durations["gate_s"] = time.perf_counter() - started
+    folder.update_record(gate=tuple(gate), durations_s=durations)
+    failed = [check for check in gate if not check.ok]
+    if failed:
+        sentence = f"Fail: the gate did not hold, nothing was timed. {failed[0].name}: {failed[0].detail}."
+        folder.update_record(verdict=Verdict.FAIL, sentence=sentence)
+        return
+    report.step("measuring", "first point", advance=1)
+    started = time.perf_counter()
+    for number, workload in enumerate(plan.workloads, start=1):
+        message = f"point {number} of {len(plan.workloads)}: {workload.kind} of {format_count(workload.shape.requests)} requests"
+        report.step("measuring", message)
+        folder.append_point(measure_point(backend, workload, spec, PRESETS[spec.preset], report.check))
+        report.step("measuring", message, advance=1)
+    durations["measure_s"] = time.perf_counter() - started
+    report.step("sweep", "planting faults and sweeping the pool" if spec.faults else "sweeping the pool")
+    started = time.perf_counter()
+    _final_sweep(folder, backend, plan, spec, len(gate))
+    durations["sweep_s"] = time.perf_counter() - started
+    folder.update_record(durations_s=durations)
+    report.step("done", "finished", advance=1)
+
+
+def _warm_up(backend: Backend, spec: BenchmarkSpec) -> None:
+    """Compile everything that will be timed; backends that compile offer `prepare`."""
+    prepare: Callable[[], Any] | None = getattr(backend, "prepare", None)
+    if prepare is not None:
+        prepare()
+
+
+def _device_memory(device: str) -> int | None:
+    """Free bytes of an accelerator; None for the host, whose free memory is read elsewhere."""
+    return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else None
+
+
+def measure_point(backend: Backend, workload: Workload, spec: BenchmarkSpec, preset: Preset, check: Callable[[], None]) -> Point:
+    """Build the workload's pool, then time stamp and verify apart, each beside its bound."""
+    scene = Scene(workload.shape, spec.seed, spec.device)
+    scene.stamp_everything(backend)
+    verify_plan, write_plan = scene.plan(backend, workload.prefix, workload.extend)
+    entries, tokens = workload.shape.requests * workload.prefix, workload.shape.requests * workload.extend
+    launch = scene.launch(LaunchTag.TAIL_K_FULL if workload.extend else LaunchTag.SWEEP_K_FULL)
+    point = Point(
+        workload=workload.kind, layout=workload.layout, hash_mode=workload.shape.hash_mode.name.lower(),
+        batch=workload.shape.requests, prefix=workload.prefix,
+    )  # fmt: skip
+    clock = _Clock(spec.device, preset, check)
+    warm_up = 0.0
+    if tokens:
+        inputs = scene.stamp_inputs(workload.prefix, workload.extend)
+        stamp, first = clock.time(lambda: backend.stamp(launch, write_plan, inputs), tokens, bounds.stamp_bytes(scene, tokens))
+        bound, _ = clock.time(bounds.stamp_bound(scene, inputs), tokens, bounds.stamp_bytes(scene, tokens))
+        point, warm_up = replace(point, stamp=stamp, stamp_bound=bound), first
+    if entries:
+        verify, first = clock.time(lambda: backend.verify(launch, verify_plan), entries, bounds.verify_bytes(scene, entries))
+        bound, _ = clock.time(bounds.verify_bound(scene, verify_plan, entries), entries, bounds.verify_bytes(scene, entries))
+        point, warm_up = replace(point, verify=verify, verify_bound=bound), warm_up + first
+    return replace(point, warm_up_s=warm_up)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Times a call: the first apart, then at least min_repeats and for about `seconds`."""
+
+    device: str
+    preset: Preset
+    check: Callable[[], None]
+
+    def time(self, call: Callable[[], Any], items: int, moved: int) -> tuple[Timing, float]:
+        first = self._once(call)
+        times: list[float] = []
+        while len(times) < self.preset.min_repeats or (sum(times) < self.preset.seconds and len(times) < 10_000):
+            times.append(self._once(call))
+            if len(times) % 16 == 0 or times[-1] > 0.05:
+                self.check()
+        p20, p50, p80 = (_quantile(times, share) for share in (0.2, 0.5, 0.8))
+        return Timing(p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times), items=items, bytes_moved=moved), first
+
+    def _once(self, call: Callable[[], Any]) -> float:
+        if not self.device.startswith("cuda"):
+            started = time.perf_counter()
+            call()
+            return time.perf_counter() - started
+        event: Any = torch.cuda.Event
+        before, after = event(enable_timing=True), event(enable_timing=True)
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        return float(before.elapsed_time(after)) / 1e3
+
+
+def _quantile(values: list[float], share: float) -> float:
+    if share == 0.5:
+        return statistics.median(values)
+    return float(np.quantile(values, share))
+
+
+def _final_sweep(folder: RunFolder, backend: Backend, plan: BenchmarkPlan, spec: BenchmarkSpec, checks: int) -> None:
+    """Fill the pool, plant faults when asked, sweep once, and judge: all expected slots reported and no other."""
+    scene = Scene(plan.final, spec.seed, spec.device)
+    scene.stamp_everything(backend)
+    sound = scene.fields.cpu().numpy().copy()
+    faults = plant(scene, kinds_for(scene), spec.seed) if spec.faults else []
+    scene.sweep(backend)
+    detail, ok = compare_flags(scene, expected_flags(faults))
+    coverage = _coverage(scene)
+    _write_map(folder, scene, sound, faults)
+    seen = sum(bool(fault.expected) for fault in faults)
+    planted = (
+        f"{seen} of {len(faults)} planted faults are in reach and were reported at the expected slots" if faults else "no faults planted"
+    )
+    head = "Pass" if ok else "Fail"
+    sentence = (
+        f"{head}: the gate held ({checks} checks); {planted if ok else detail}; {format_count(coverage['verified'])} slots verified, "
+        f"{format_count(coverage['free'])} free, {coverage['ring_kept']} violation rows kept and {coverage['ring_dropped']} dropped."
+    )
+    folder.update_record(
+        verdict=Verdict.PASS if ok else Verdict.FAIL, sentence=sentence, coverage=coverage, faults=tuple(asdict(fault) for fault in faults)
+    )
+
+
+def _coverage(scene: Scene) -> dict[str, int]:
+    return {
+        **scene.coverage.to_dict(),
+        "slots": scene.shape.num_slots,
+        "free": scene.shape.num_slots - scene.shape.used - scene.shape.first_slot,
+        "reserved": scene.shape.first_slot,
+        "launches": int(scene.counters.kernel_runs.sum().item()),
+        "ring_kept": len(scene.ring.kept()),
+        "ring_dropped": scene.ring.dropped(),
+    }
+
+
+def _write_map(folder: RunFolder, scene: Scene, sound: np.ndarray, faults: list[PlantedFault]) -> None:
+    """Status of every slot, the records where they are not too large, and a card for each slot with something to say."""
+    assert scene.coverage.slot_flags is not None, "a scene always has slot flags"
+    flags, slots = scene.coverage.slot_flags.cpu().numpy(), scene.slots.cpu().numpy()
+    status = np.full(scene.shape.num_slots, SlotStatus.FREE, dtype=np.uint8)
+    status[: scene.shape.first_slot] = SlotStatus.RESERVED
+    status[slots] = SlotStatus.CLEAN
+    planted = {fault.slot: fault for fault in faults}
+    status[list(planted)] = SlotStatus.INJECTED
+    status[flags > 0] = SlotStatus.CORRUPTED
+    chain_index = np.full(scene.shape.num_slots, -1, dtype=np.int64)
+    chain_index[slots] = np.arange(len(slots))
+    arrays: dict[str, Any] = {"status": status, "flags": flags, "chain_index": chain_index, "length": np.int64(scene.shape.length)}
+    fields = scene.fields.cpu().numpy()
+    if fields.nbytes <= MAP_BYTES_LIMIT:
+        arrays["fields"] = fields
+    np.savez(folder.slots_file, **arrays)
+    marked = sorted({*planted, *np.flatnonzero(flags).tolist()})
+    folder.write_cards([_card(scene, slot, fields, sound, flags, chain_index, slots, planted.get(slot)) for slot in marked])
+
+
+def _card(
+    scene: Scene, slot: int, fields: np.ndarray, sound: np.ndarray, flags: np.ndarray, chain_index: np.ndarray, slots: np.ndarray,
+    fault: PlantedFault | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What is stored, what belongs there, whose it is and who comes before and after."""
+    index, length = int(chain_index[slot]), scene.shape.length
+    position = index % length
+    return {
+        "slot": slot,
+        "request": index // length + 1,
+        "position": position,
+        "stored": fields[slot].tolist(),
+        "expected": sound[slot].tolist(),
+        "predecessor": int(slots[index - 1]) if position else -1,
+        "successor": int(slots[index + 1]) if position + 1 < length else -1,
+        "reasons": layout.reason_labels(int(flags[slot])),
+        "fault": None if fault is None else asdict(fault),
+    }
+
+
+def finish(folder: RunFolder, state: RunState, error: str = "") -> None:
+    """Close a run: partial where points exist but no verdict was reached."""
+    record = folder.read_record()
+    changes: dict[str, Any] = {"state": state, "finished_s": time.time(), "error": error}
+    if record.verdict is Verdict.NOT_RUN and state is not RunState.DONE:
+        points = len(folder.read_points())
+        changes["verdict"] = Verdict.PARTIAL if points else Verdict.NOT_RUN
+        changes["sentence"] = f"{state.value.capitalize()} after {points} points; the pool was not swept." + (f" {error}" if error else "")
+    folder.update_record(**changes)

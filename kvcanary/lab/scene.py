@@ -1,0 +1,170 @@
+"""A pool with requests in it: request table, slots, tokens and KV bytes, built from a seed and stamped by a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from kvcanary import layout
+from kvcanary.errors import ConfigError
+from kvcanary.kernels.types import (
+    Backend,
+    Coverage,
+    Launch,
+    PlanInputs,
+    RealKvSource,
+    RunCounters,
+    StampInputs,
+    VerifyPlan,
+    ViolationRing,
+    WritePlan,
+)
+from kvcanary.layout import LaunchTag, RealKvHashMode
+
+VOCABULARY = 150_000
+# An odd multiplier makes neighbouring words differ in most bits; the low bit keeps every word non-zero, since zeros hash to zero.
+_KV_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneShape:
+    """Size of a scene. `requests` chains of `length` tokens in a pool of `num_slots` rows, slot 0 padding; row_bytes of KV per slot."""
+
+    num_slots: int
+    requests: int
+    length: int
+    shuffled: bool = False
+    page_size: int = 1
+    row_bytes: int = 0
+    hash_mode: RealKvHashMode = RealKvHashMode.NONE
+    ring_capacity: int = layout.DEFAULT_RING_CAPACITY
+
+    def __post_init__(self) -> None:
+        if self.requests * self.length > self.num_slots - self.first_slot:
+            raise ConfigError(
+                f"{self.requests} requests of {self.length} tokens need {self.requests * self.length} slots, "
+                f"the pool has {self.num_slots - self.first_slot}"
+            )
+
+    @property
+    def first_slot(self) -> int:
+        """Slots below it are the padding page."""
+        return self.page_size
+
+    @property
+    def used(self) -> int:
+        """Slots that hold a token."""
+        return self.requests * self.length
+
+
+class Scene:
+    """Tensors of one pool on one device.
+
+    Chains are rows 1..requests of req_to_token int32 [requests + 1, length]; tokens int64 [used] and slots int64 [used] are flat in
+    chain order. buffer is uint8 [num_slots, 32].
+    """
+
+    def __init__(self, shape: SceneShape, seed: int, device: torch.device | str = "cpu") -> None:
+        self.shape, self.device = shape, torch.device(device)
+        random = np.random.default_rng(seed)
+        order = np.arange(shape.first_slot, shape.first_slot + shape.used, dtype=np.int64)
+        if shape.shuffled:
+            order = random.permutation(np.arange(shape.first_slot, shape.num_slots, dtype=np.int64))[: shape.used]
+        self.slots = torch.from_numpy(order).to(self.device)
+        self.tokens = torch.from_numpy(random.integers(0, VOCABULARY, shape.used, dtype=np.int64)).to(self.device)
+        self.positions = torch.arange(shape.length, dtype=torch.int64, device=self.device).repeat(shape.requests)
+        self.req_to_token = torch.zeros((shape.requests + 1, shape.length), dtype=torch.int32, device=self.device)
+        self.req_to_token[1:] = self.slots.view(shape.requests, shape.length).to(torch.int32)
+        self.buffer = torch.zeros((shape.num_slots, layout.SLOT_BYTES), dtype=torch.uint8, device=self.device)
+        self.kv = _kv_bytes(shape, self.device)
+        self.ring = ViolationRing.allocate(shape.ring_capacity, device=self.device)
+        self.counters = RunCounters.allocate(device=self.device)
+        self.coverage = Coverage.allocate(shape.num_slots, device=self.device)
+        self._write_plan = WritePlan.allocate(shape.requests, device=self.device)
+
+    @cached_property
+    def verify_plan(self) -> VerifyPlan:
+        """A verify plan that holds every token of the scene."""
+        return VerifyPlan.allocate(self.shape.used, device=self.device)
+
+    @property
+    def fields(self) -> torch.Tensor:
+        """The buffer as int64 [num_slots, 4]."""
+        return self.buffer.view(torch.int64)
+
+    def launch(self, tag: LaunchTag) -> Launch:
+        """The launch context for a tag; HEAD tags hash no KV, as in SGLang."""
+        hashed = self.kv is not None and not tag.name.startswith("HEAD")
+        return Launch(
+            buffer=self.buffer,
+            tag=tag,
+            ring=self.ring,
+            counters=self.counters,
+            sources=self.sources if hashed else (),
+            hash_mode=self.shape.hash_mode if hashed else RealKvHashMode.NONE,
+            coverage=self.coverage,
+        )
+
+    @cached_property
+    def sources(self) -> tuple[RealKvSource, ...]:
+        """The layer-0 K rows, as a view of the pool."""
+        if self.kv is None:
+            return ()
+        partial = self.shape.hash_mode is RealKvHashMode.PARTIAL
+        read = layout.PARTIAL_BYTES if partial else self.shape.row_bytes
+        return (RealKvSource(tensor=self.kv, page_size=1, num_bytes_per_token=self.shape.row_bytes, read_bytes=read),)
+
+    def plan_inputs(self, prefix: int, extend: int) -> PlanInputs:
+        """One batch of all requests with `prefix` tokens behind them and `extend` to write."""
+        count = self.shape.requests
+        return PlanInputs(
+            req_pool_indices=torch.arange(1, count + 1, dtype=torch.int64, device=self.device),
+            prefix_lens=torch.full((count,), prefix, dtype=torch.int64, device=self.device),
+            extend_seq_lens=torch.full((count,), extend, dtype=torch.int64, device=self.device),
+            req_to_token=self.req_to_token,
+        )
+
+    def stamp_inputs(self, prefix: int, extend: int) -> StampInputs:
+        """The tokens [prefix, prefix + extend) of every request, flat in request order."""
+        view = (self.shape.requests, self.shape.length)
+        part = slice(prefix, prefix + extend)
+        return StampInputs(
+            tokens=self.tokens.view(view)[:, part].reshape(-1).contiguous(),
+            positions=self.positions.view(view)[:, part].reshape(-1).contiguous(),
+            slots=self.slots.view(view)[:, part].reshape(-1).contiguous(),
+        )
+
+    def plan(self, backend: Backend, prefix: int, extend: int) -> tuple[VerifyPlan, WritePlan]:
+        """Plan one batch; the plans are the scene's own and hold until the next call."""
+        backend.plan(self.plan_inputs(prefix, extend), self.verify_plan, self._write_plan)
+        return self.verify_plan, self._write_plan
+
+    def stamp_everything(self, backend: Backend, tag: LaunchTag = LaunchTag.TAIL_K_FULL) -> None:
+        """Write the records of all tokens, as a prefill would."""
+        _, write_plan = self.plan(backend, 0, self.shape.length)
+        backend.stamp(self.launch(tag), write_plan, self.stamp_inputs(0, self.shape.length))
+
+    def sweep(self, backend: Backend, tag: LaunchTag = LaunchTag.SWEEP_K_FULL) -> None:
+        """Verify every token of the scene with one launch."""
+        verify_plan, _ = self.plan(backend, self.shape.length, 0)
+        backend.verify(self.launch(tag), verify_plan)
+
+
+def scene_bytes(shape: SceneShape) -> int:
+    """Memory that a Scene of this shape takes, in bytes: records, KV rows, plan, tokens and table."""
+    per_token = 3 * 8 + 4 + 4 * 8
+    return (
+        shape.num_slots * (layout.SLOT_BYTES + shape.row_bytes + 1) + shape.used * per_token + shape.ring_capacity * layout.RING_ROW_BYTES
+    )
+
+
+def _kv_bytes(shape: SceneShape, device: torch.device) -> torch.Tensor | None:
+    """Non-zero bytes that are a function of the slot, uint8 [num_slots, row_bytes]; None when no KV is hashed."""
+    if shape.hash_mode is RealKvHashMode.NONE or shape.row_bytes == 0:
+        return None
+    words = torch.arange(shape.num_slots * shape.row_bytes // 8, dtype=torch.int64, device=device)
+    words.mul_(layout.to_signed(_KV_MULTIPLIER)).bitwise_or_(1)
+    return words.view(torch.uint8).view(shape.num_slots, shape.row_bytes)

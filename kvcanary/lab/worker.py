@@ -1,0 +1,87 @@
+"""The worker process of one job: python -m kvcanary.lab.worker RUN_FOLDER"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from kvcanary.errors import KvCanaryError
+from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunState
+
+_REPORTED = ("kvcanary", "torch", "numba", "numpy", "triton")
+
+
+def main(path: str) -> int:
+    """Run the spec in the folder; the exit code is 0 when the record is final."""
+    folder = RunFolder(Path(path))
+    signal.signal(signal.SIGTERM, lambda *_: _request_stop(folder))
+    signal.signal(signal.SIGINT, lambda *_: _request_stop(folder))
+    own = psutil.Process()
+    folder.update_record(
+        state=RunState.RUNNING, started_s=time.time(), pid=own.pid, pid_started_s=own.create_time(), machine=machine(), versions=versions()
+    )
+    # Imported here so that the record says "running" during the seconds that torch takes to load.
+    from kvcanary.lab.benchmark import StopRequested, finish, run_benchmark
+
+    record = folder.read_record()
+    try:
+        run_benchmark(folder, BenchmarkSpec(**record.spec))
+    except StopRequested:
+        finish(folder, RunState.STOPPED)
+    except KvCanaryError as error:
+        finish(folder, RunState.FAILED, str(error))
+    except MemoryError:
+        finish(folder, RunState.FAILED, "out of memory: lower pool_slot_count, or choose real_data none")
+    else:
+        finish(folder, RunState.DONE)
+    return 0
+
+
+def _request_stop(folder: RunFolder, _frame: FrameType | None = None) -> None:
+    folder.stop_file.touch()
+
+
+def machine() -> dict[str, Any]:
+    """What ran the numbers: processor, cores, memory, system, accelerator."""
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+    return found
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes; packages that are not installed are left out."""
+    found = {}
+    for name in _REPORTED:
+        try:
+            found[name] = version(name)
+        except ImportError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

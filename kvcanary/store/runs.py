@@ -1,0 +1,148 @@
+"""Finished and unfinished runs on disk: list, open, delete, export."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvcanary.errors import StoreError
+from kvcanary.lab.jobs import RUNS_FOLDER
+from kvcanary.lab.records import Point, RunFolder, RunRecord
+
+POINT_COLUMNS = (
+    "workload", "layout", "hash_mode", "batch", "prefix", "op", "items", "p20_s", "p50_s", "p80_s", "repeats", "items_per_s", "bytes_per_s",
+    "bound_p50_s", "share_of_bound", "forward_s", "warm_up_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotArrays:
+    """The map of a run: status and flags uint8 [num_slots], chain_index int64 [num_slots] (-1: no token), tokens per chain, records.
+
+    fields is int64 [num_slots, 4] or None where the pool was too large to keep its records.
+    """
+
+    status: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint8]
+    chain_index: npt.NDArray[np.int64]
+    length: int
+    fields: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """All runs under one data folder."""
+
+    root: Path
+
+    def folder(self, run_id: str) -> RunFolder:
+        """The folder of a run; StoreError when there is none of that id."""
+        path = self.root / RUNS_FOLDER / run_id
+        if "/" in run_id or run_id.startswith(".") or not (path / "run.json").is_file():
+            raise StoreError(f"no run {run_id[:60]!r} under {self.root / RUNS_FOLDER}")
+        return RunFolder(path)
+
+    def all(self) -> list[RunRecord]:
+        """Records, newest first; a damaged folder is left out here and named by `damaged`."""
+        return self._scan()[0]
+
+    def damaged(self) -> list[str]:
+        """One sentence per folder that cannot be read."""
+        return self._scan()[1]
+
+    def _scan(self) -> tuple[list[RunRecord], list[str]]:
+        records, problems = [], []
+        base = self.root / RUNS_FOLDER
+        for path in sorted(base.iterdir(), reverse=True) if base.is_dir() else []:
+            if (path / "run.json").is_file():
+                try:
+                    records.append(RunFolder(path).read_record())
+                except StoreError as error:
+                    problems.append(str(error))
+        return sorted(records, key=lambda record: record.created_s, reverse=True), problems
+
+    def record(self, run_id: str) -> RunRecord:
+        """One record."""
+        return self.folder(run_id).read_record()
+
+    def points(self, run_id: str) -> list[Point]:
+        """Its measured points."""
+        return self.folder(run_id).read_points()
+
+    def slots(self, run_id: str) -> SlotArrays | None:
+        """Its map, None where the run did not get that far."""
+        path = self.folder(run_id).slots_file
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                fields = arrays.get("fields")
+                return SlotArrays(arrays["status"], arrays["flags"], arrays["chain_index"], int(arrays["length"]), fields)
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"the slot map of run {run_id} cannot be read: {error}") from error
+
+    def cards(self, run_id: str) -> list[dict[str, Any]]:
+        """Cards of its bad slots."""
+        return self.folder(run_id).read_cards()
+
+    def delete(self, run_id: str) -> None:
+        """Remove a run that is over; StoreError while it is active."""
+        folder = self.folder(run_id)
+        record = folder.read_record()
+        if record.state.active:
+            raise StoreError(f"run {run_id} is {record.state}; stop it before it is deleted")
+        shutil.rmtree(folder.path)
+
+    def document(self, run_id: str) -> dict[str, Any]:
+        """The whole run but its arrays, as one JSON-ready document."""
+        return {
+            **self.record(run_id).to_document(),
+            "points": [asdict(point) for point in self.points(run_id)],
+            "cards": self.cards(run_id),
+        }
+
+
+def document_json(document: dict[str, Any]) -> str:
+    """Text of a document, for a file or standard output."""
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def point_rows(points: list[Point]) -> list[dict[str, Any]]:
+    """One row per point and operation, in the columns POINT_COLUMNS."""
+    rows = []
+    for point in points:
+        shared = {
+            "workload": point.workload,
+            "layout": point.layout,
+            "hash_mode": point.hash_mode,
+            "batch": point.batch,
+            "prefix": point.prefix,
+        }
+        for op, timing, bound in (("stamp", point.stamp, point.stamp_bound), ("verify", point.verify, point.verify_bound)):
+            if timing is not None:
+                rows.append(
+                    {
+                        **shared, "op": op, "items": timing.items, "p20_s": timing.p20_s, "p50_s": timing.p50_s, "p80_s": timing.p80_s,
+                        "repeats": timing.repeats, "items_per_s": timing.items_per_s, "bytes_per_s": timing.bytes_per_s,
+                        "bound_p50_s": None if bound is None else bound.p50_s, "share_of_bound": point.share_of_bound(op),
+                        "forward_s": point.forward_s, "warm_up_s": point.warm_up_s,
+                    }
+                )  # fmt: skip
+    return rows
+
+
+def points_csv(points: list[Point]) -> str:
+    """The rows of `point_rows` as CSV with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, POINT_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(point_rows(points))
+    return text.getvalue()
