@@ -266,7 +266,8 @@ class KvGeometry:
         for size, count in Counter(layer.index_dim for layer in attention_layers if layer.index_dim).items():
             parts.append(self._index_part(size, count))
         idle = sum(layer.kind is LayerKind.NONE and not layer.state for layer in self.layers[layer_slice])
-        attention = next((layer for layer in self.layers if layer.kind is not LayerKind.NONE), None)
+        candidates = [layer for layer in self.layers if layer.kind is not LayerKind.NONE]
+        attention = next((layer for layer in candidates if layer.kind is LayerKind.FULL), candidates[0] if candidates else None)
         # SGLang's MHA pool has one buffer pair per decoder layer whether or not it has attention; only hybrid pools skip layers.
         if idle and attention is not None and self.pool_class in (MHA_POOL, MXFP8_POOL):
             part = self._kv_part(attention, idle, tp_size, PartRole.IDLE)
