@@ -11,7 +11,8 @@ from kvcanary.kernels.reference import ReferenceBackend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.planted import expected_flags, kinds_for, plant
 from kvcanary.lab.records import GateCheck
-from kvcanary.lab.scene import Scene, SceneShape
+from kvcanary.lab.scene import Scene
+from kvcanary.lab.shape import SceneShape
 from kvcanary.layout import RealKvHashMode
 
 _SMALL = SceneShape(num_slots=97, requests=5, length=17, shuffled=True, row_bytes=48, ring_capacity=64)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 
 from kvcanary import layout
-from kvcanary.errors import ConfigError
 from kvcanary.kernels.types import (
     Backend,
     Coverage,
@@ -22,42 +20,12 @@ from kvcanary.kernels.types import (
     ViolationRing,
     WritePlan,
 )
+from kvcanary.lab.shape import SceneShape
 from kvcanary.layout import LaunchTag, RealKvHashMode
 
 VOCABULARY = 150_000
 # An odd multiplier makes neighbouring words differ in most bits; the low bit keeps every word non-zero, since zeros hash to zero.
 _KV_MULTIPLIER = 0x9E3779B97F4A7C15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SceneShape:
-    """Size of a scene. `requests` chains of `length` tokens in a pool of `num_slots` rows, slot 0 padding; row_bytes of KV per slot."""
-
-    num_slots: int
-    requests: int
-    length: int
-    shuffled: bool = False
-    page_size: int = 1
-    row_bytes: int = 0
-    hash_mode: RealKvHashMode = RealKvHashMode.NONE
-    ring_capacity: int = layout.DEFAULT_RING_CAPACITY
-
-    def __post_init__(self) -> None:
-        if self.requests * self.length > self.num_slots - self.first_slot:
-            raise ConfigError(
-                f"{self.requests} requests of {self.length} tokens need {self.requests * self.length} slots, "
-                f"the pool has {self.num_slots - self.first_slot}"
-            )
-
-    @property
-    def first_slot(self) -> int:
-        """Slots below it are the padding page."""
-        return self.page_size
-
-    @property
-    def used(self) -> int:
-        """Slots that hold a token."""
-        return self.requests * self.length
 
 
 class Scene:
@@ -151,14 +119,6 @@ class Scene:
         """Verify every token of the scene with one launch."""
         verify_plan, _ = self.plan(backend, self.shape.length, 0)
         backend.verify(self.launch(tag), verify_plan)
-
-
-def scene_bytes(shape: SceneShape) -> int:
-    """Memory that a Scene of this shape takes, in bytes: records, KV rows, plan, tokens and table."""
-    per_token = 3 * 8 + 4 + 4 * 8
-    return (
-        shape.num_slots * (layout.SLOT_BYTES + shape.row_bytes + 1) + shape.used * per_token + shape.ring_capacity * layout.RING_ROW_BYTES
-    )
 
 
 def _kv_bytes(shape: SceneShape, device: torch.device) -> torch.Tensor | None:

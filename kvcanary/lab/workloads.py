@@ -14,7 +14,7 @@ from kvcanary.config.geometry import Split
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.lab.records import BenchmarkSpec
-from kvcanary.lab.scene import SceneShape, scene_bytes
+from kvcanary.lab.shape import SceneShape, scene_bytes
 from kvcanary.layout import RealKvHashMode
 from kvcanary.units import format_bytes, format_count, format_seconds
 
