@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -128,6 +129,8 @@ def test_state_layers_are_counted_apart() -> None:
     assert geometry.counts == {"state": 3, "full": 1}
     assert geometry.state_layers == 3
     assert known(geometry).pool_bytes("full") == 6 * 192 * 2
+    # A state layer gets no idle buffer, whatever pool class is stated.
+    assert known(replace(geometry, pool_class=MHA_POOL)).pool_bytes("full") == 6 * 192 * 2
 
 
 @pytest.mark.parametrize(

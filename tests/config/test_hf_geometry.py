@@ -112,6 +112,7 @@ def test_sparse_latent_attention_keeps_index_keys_apart() -> None:
         ({"index_topk_pattern": "FSSFSSF"}, 3),
         ({"index_topk_freq": 2}, 4),
         ({"index_topk_freq": 3, "index_skip_topk_offset": 1}, 3),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, 4),
         ({"indexer_full_layers": 5}, 5),
         ({}, 7),
     ],

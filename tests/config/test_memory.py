@@ -9,6 +9,7 @@ from kvcanary.config.capacities import canary_line_items
 from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, RankKv
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Share, Verdict, memory_plan
 from kvcanary.config.settings import Settings
+from kvcanary.config.solve import within_budget
 from kvcanary.errors import ConfigError
 from kvcanary.units import GIB, MIB
 from tests.config.plans import WINDOW, server, servers
@@ -115,6 +116,15 @@ def test_over_budget_is_a_result() -> None:
     assert static.headroom_bytes > 0
     assert static.static_left_bytes is not None
     assert static.static_left_bytes < 0
+
+
+def test_a_plan_that_uses_the_last_byte_fits() -> None:
+    plan = memory_plan(server(mem_fraction_static=None))
+    exact = server(mem_fraction_static=None, free_before_load_bytes=plan.known_bytes)
+    assert memory_plan(exact).headroom_bytes == 0
+    assert memory_plan(exact).verdict is Verdict.FITS
+    assert within_budget(memory_plan(exact))
+    assert not within_budget(memory_plan(exact.replace(free_before_load_bytes=plan.known_bytes - 1)))
 
 
 def test_over_is_said_even_with_unknown_lines() -> None:

@@ -140,6 +140,7 @@ configs = st.fixed_dictionaries(
         ),
         "swa_num_key_value_heads": st.sampled_from([1, 6]),
         "swa_head_dim": st.sampled_from([16, 64]),
+        "swa_v_head_dim": st.sampled_from([32, 64]),
         "kv_lora_rank": st.sampled_from([None, 128]),
         "qk_rope_head_dim": st.just(32),
         "index_head_dim": st.sampled_from([None, 128]),
