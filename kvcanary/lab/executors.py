@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kvcanary import layout
+from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.memory import LAYER0, Forward, Group, GroupMemory, Strip
 from kvcanary.faults.ops import FaultOp, Hook, apply
 from kvcanary.kernels.types import (
@@ -36,24 +37,6 @@ from kvcanary.serving.step import Step
 
 ROW_BYTES = 64
 _STRICT_LAYERS: Mapping[str, tuple[Strip, ...]] = {"k_tail": (Strip.K0, Strip.K1), "v_tail": (Strip.V0,)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryConfig:
-    """One canary configuration. strict adds what SGLang does not have: a second layer in the real-KV hash, and the zero-cell check.
-
-    input_assert compares the tokens and positions fed with those the scheduler meant. records_follow: records travel with KV that goes to
-    the host and back; false is what SGLang does.
-    """
-
-    real_data: RealKvHashMode = RealKvHashMode.NONE
-    verify_v_half: bool = False
-    sweep_interval: int = 0
-    verify_token_assert: bool = False
-    write_input_assert: bool = False
-    strict: bool = False
-    records_follow: bool = False
-    ring_capacity: int = layout.DEFAULT_RING_CAPACITY
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
