@@ -7,7 +7,7 @@ written, so that a ContractError leaves every output untouched. Sentences that S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -18,24 +18,20 @@ from kvcanary.kernels.types import Launch, PlanInputs, StampInputs, VerifyPlan, 
 Dim = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRule:
-    """One tensor of an op: where it is found, its dtype, and its dimensions by name or exact size."""
+class TensorRule(NamedTuple):
+    """One tensor of an op: its name `owner.field`, its dtype, and its dimensions by name or exact size."""
 
-    path: tuple[str, str]
+    name: str
+    owner: str
+    field: str
     dtype: torch.dtype
     shape: tuple[Dim, ...]
-    optional: bool = False
-
-    @property
-    def name(self) -> str:
-        """The field as error messages call it, `owner.field`."""
-        return ".".join(self.path)
+    optional: bool
 
 
-def _rule(path: str, dtype: torch.dtype, *shape: Dim, optional: bool = False) -> TensorRule:
-    owner, field = path.split(".")
-    return TensorRule((owner, field), dtype, shape, optional)
+def _rule(name: str, dtype: torch.dtype, *shape: Dim, optional: bool = False) -> TensorRule:
+    owner, field = name.split(".")
+    return TensorRule(name, owner, field, dtype, shape, optional)
 
 
 _VERIFY_PLAN = (
@@ -193,39 +189,40 @@ def _launch_owners(launch: Launch) -> dict[str, object]:
 def _match(rules: tuple[TensorRule, ...], owners: dict[str, object]) -> dict[str, int]:
     """Check every tensor against its rule and return the sizes of the named dimensions."""
     sizes: dict[str, int] = {}
-    bound_by: dict[str, str] = {}
     device: torch.device | None = None
-    device_of = ""
-    for rule in rules:
-        owner, field = rule.path
+    for name, owner, field, dtype, dims, optional in rules:
         tensor: torch.Tensor | None = getattr(owners[owner], field) if owner in owners else None
-        if tensor is None and rule.optional:
+        if tensor is None and optional:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise ContractError(f"kv-canary: {rule.name} must be a torch tensor, got {type(tensor).__name__}")
-        if tensor.dtype != rule.dtype:
-            raise ContractError(f"kv-canary: {rule.name} must have dtype {rule.dtype}, got {tensor.dtype}")
+            raise ContractError(f"kv-canary: {name} must be a torch tensor, got {type(tensor).__name__}")
+        if tensor.dtype != dtype:
+            raise ContractError(f"kv-canary: {name} must have dtype {dtype}, got {tensor.dtype}")
         if device is None:
-            device, device_of = tensor.device, rule.name
+            device = tensor.device
         elif tensor.device != device:
-            raise ContractError(f"kv-canary: {rule.name} must be on {device_of}'s device {device}, got {tensor.device}")
-        _bind_shape(rule, tensor, sizes, bound_by)
+            raise ContractError(f"kv-canary: {name} must be on {rules[0].name}'s device {device}, got {tensor.device}")
+        shape = tensor.shape
+        if len(shape) != len(dims):
+            raise ContractError(f"kv-canary: {name} must be {len(dims)}-D, got shape {tuple(shape)}")
+        for dim, size in zip(dims, shape, strict=True):
+            expected = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
+            if size != expected:
+                raise _size_error(rules, name, dims, tuple(shape), dim, expected)
         if not tensor.is_contiguous():
-            raise ContractError(f"kv-canary: {rule.name} must be contiguous, got strides {tuple(tensor.stride())}")
+            raise ContractError(f"kv-canary: {name} must be contiguous, got strides {tuple(tensor.stride())}")
     return sizes
 
 
-def _bind_shape(rule: TensorRule, tensor: torch.Tensor, sizes: dict[str, int], bound_by: dict[str, str]) -> None:
-    if tensor.ndim != len(rule.shape):
-        raise ContractError(f"kv-canary: {rule.name} must be {len(rule.shape)}-D, got shape {tuple(tensor.shape)}")
-    for axis, (dim, size) in enumerate(zip(rule.shape, tensor.shape, strict=True)):
-        expected = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
-        if size != expected:
-            where = "length" if len(rule.shape) == 1 else f"dimension {axis}"
-            because = f" ({dim}, as {bound_by[dim]} has)" if isinstance(dim, str) else ""
-            raise ContractError(f"kv-canary: {rule.name} {where} must be {expected}{because}, got {size}")
-        if isinstance(dim, str):
-            bound_by.setdefault(dim, rule.name)
+def _size_error(
+    rules: tuple[TensorRule, ...], name: str, dims: tuple[Dim, ...], shape: tuple[int, ...], dim: Dim, expected: int
+) -> ContractError:
+    """A dimension that differs from its exact size, or from the size that the first tensor with this dimension has."""
+    axis = dims.index(dim)
+    what = "length" if len(dims) == 1 else f"dimension {axis}"
+    binder = next(rule.name for rule in rules if dim in rule.shape)
+    because = f" ({dim}, as {binder} has)" if isinstance(dim, str) else ""
+    return ContractError(f"kv-canary: {name} {what} must be {expected}{because}, got {shape[axis]}")
 
 
 def _require_offsets_len(sizes: dict[str, int]) -> None:

@@ -217,10 +217,20 @@ class NumbaBackend:
         return max(1, min(self.threads * CHUNKS_PER_THREAD, int(work // self._chunk_work))) if self.threads > 1 else 1
 
     def _run(self, function: Callable[[int, int], Any], ranges: list[tuple[int, int]]) -> list[Any]:
-        """Results of the function over the ranges, in order; on the pool when there is more than one."""
-        if len(ranges) < 2:
-            return [function(*bounds) for bounds in ranges]
-        return list(_pool(self.threads, os.getpid()).map(lambda bounds: function(*bounds), ranges))
+        """Results of the function over the ranges, in order. This thread and its helpers take the next range whenever they are free."""
+        results: list[Any] = [None] * len(ranges)
+        tickets = iter(range(len(ranges)))
+
+        def work() -> None:
+            for index in tickets:
+                results[index] = function(*ranges[index])
+
+        num_helpers = min(self.threads, len(ranges)) - 1
+        helpers = [_pool(self.threads, os.getpid()).submit(work) for _ in range(num_helpers)]
+        work()
+        for helper in helpers:
+            helper.result()
+        return results
 
 
 @cache

@@ -1,6 +1,6 @@
 """The verify op, compiled: a fast pass that only counts, and an exact pass over what the fast one found wrong.
 
-The fast pass works in blocks. While one block is hashed, the records of the next are on their way from memory; its loop has no
+The fast pass works in blocks. While one block is hashed, the records of later ones are on their way from memory; its loop has no
 branches, so that the compiler can gather and hash several entries per instruction.
 """
 
@@ -24,8 +24,10 @@ from kvcanary.kernels.numba_ops.memory import compiled, inlined, load, prefetch
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
-BLOCK = 64
-"""Entries per block: enough loads in flight to cover a trip to memory, few enough to stay in the first-level cache."""
+BLOCK = 32
+AHEAD = 64
+"""Entries per block, and how many entries ahead of a block its records are asked for: enough loads in flight to cover a trip to
+memory, few enough to stay in the first-level cache."""
 
 _PADDING, _NO_TOKEN = layout.PADDING_SLOT, layout.NO_EXPECTED_TOKEN
 _BAD_HASH, _BAD_POSITION = int(FailReason.VERIFY_CHAIN_HASH), int(FailReason.VERIFY_POSITION)
@@ -37,77 +39,94 @@ _U64 = np.uint64
 def count_range(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tokens, sources, first, last):
     """Check entries [first, last). Returns (wrong, padding, unlinked); wrong is -1 when an entry lies outside the buffer.
 
-    wrong is 0 if and only if every entry passes; otherwise it says how much went wrong, not how many rows will be reported.
+    wrong is 0 when every entry passes, else 1.
     """
     real = np.zeros(BLOCK, np.uint64)
     folded = np.zeros(BLOCK, np.uint64)
     addresses = np.zeros(BLOCK, np.int64)
     wrong, padding, unlinked = _U64(0), _U64(0), _U64(0)
-    _prefetch_block(buffer, stride, slots, first, min(first + BLOCK, last))
+    _prefetch(buffer, stride, slots, first, min(first + AHEAD, last))
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
-        _prefetch_block(buffer, stride, slots, end, min(end + BLOCK, last))
-        if _outside(num_slots, slots, prevs, begin, end):
+        _prefetch(buffer, stride, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
+        outside, at_padding, without_link = _scan_block(num_slots, slots, prevs, begin, end)
+        if outside:
             return np.int64(-1), np.int64(0), np.int64(0)
+        padding += at_padding
+        unlinked += without_link
         if sources.shape[0]:
             real_kv_hashes(sources, slots, begin, end - begin, addresses, folded, real)
-        if stride == layout.SLOT_BYTES:
-            counts = _count_block(buffer, layout.SLOT_BYTES, slots, positions, prevs, real, begin, end)
+        if at_padding or without_link:
+            wrong |= _check_special_block(buffer, stride, slots, positions, prevs, real, begin, end)
+        elif stride == layout.SLOT_BYTES:
+            wrong |= _check_block(buffer, layout.SLOT_BYTES, slots, positions, prevs, real, begin, end)
         else:
-            counts = _count_block(buffer, stride, slots, positions, prevs, real, begin, end)
-        wrong, padding, unlinked = wrong + counts[0], padding + counts[1], unlinked + counts[2]
+            wrong |= _check_block(buffer, stride, slots, positions, prevs, real, begin, end)
         if check_tokens:
-            wrong += _wrong_tokens(buffer, stride, slots, tokens, begin, end)
-    return np.int64(wrong), np.int64(padding), np.int64(unlinked)
+            wrong |= _check_tokens(buffer, stride, slots, tokens, begin, end)
+    return np.int64(wrong != 0), np.int64(padding), np.int64(unlinked)
 
 
 @compiled
-def _prefetch_block(buffer, stride, slots, begin, end):
-    """Start loading the records of a block, unless its slots look consecutive: then the hardware does it alone."""
+def _prefetch(buffer, stride, slots, begin, end):
+    """Start loading the records of entries [begin, end), unless its slots look consecutive: then the hardware does it alone."""
     if end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin:
         for index in range(_U64(begin), _U64(end)):
             prefetch(buffer + slots[index] * stride)
 
 
 @compiled
-def _outside(num_slots, slots, prevs, begin, end):
-    outside = _U64(0)
+def _scan_block(num_slots, slots, prevs, begin, end):
+    """(entries outside the buffer, entries at slot 0, other entries whose predecessor is slot 0)."""
+    outside, padding, unlinked = _U64(0), _U64(0), _U64(0)
     for index in range(_U64(begin), _U64(end)):
-        slot_outside = _U64(slots[index]) >= _U64(num_slots)
-        prev_outside = (prevs[index] >= num_slots) & (slots[index] != _PADDING)
-        outside |= _U64(slot_outside) | _U64(prev_outside)
-    return outside != 0
+        is_padding = _U64(slots[index] == _PADDING)
+        slot_outside = _U64(_U64(slots[index]) >= _U64(num_slots))
+        prev_outside = _U64(prevs[index] >= num_slots)
+        padding += is_padding
+        outside += slot_outside | (prev_outside & ~is_padding)
+        unlinked += _U64(prevs[index] == _PADDING) & ~is_padding
+    return outside, padding, unlinked
 
 
 @inlined
-def _count_block(buffer, stride, slots, positions, prevs, real, begin, end):
-    wrong, padding, unlinked = _U64(0), _U64(0), _U64(0)
+def _check_block(buffer, stride, slots, positions, prevs, real, begin, end):
+    """Bits that differ anywhere in a block without slot 0; differences are collected, not branched on."""
+    wrong = _U64(0)
     for index in range(_U64(begin), _U64(end)):
-        slot, prev = slots[index], prevs[index]
-        record = buffer + slot * stride
-        stored_hash = load(record + PREV_HASH)
+        record, prev = buffer + slots[index] * stride, prevs[index]
         expected_hash = CHAIN_START
-        if prev >= 0 and slot != _PADDING:
+        if prev >= 0:
             predecessor = buffer + prev * stride
             expected_hash = mix3(load(predecessor + PREV_HASH), load(predecessor + TOKEN), load(predecessor + POSITION))
-        if prev == _PADDING:
-            expected_hash = stored_hash
-        bad_hash = _U64(stored_hash != expected_hash)
-        bad_position = _U64(load(record + POSITION) != _U64(positions[index]))
-        bad_real = _U64(load(record + REAL_HASH) != real[index - _U64(begin)])
-        checked = _U64(slot != _PADDING)
-        padding += _U64(slot == _PADDING)
-        unlinked += _U64(prev == _PADDING) & checked
-        wrong += (bad_hash | bad_position | bad_real) & checked
-    return wrong, padding, unlinked
+        wrong |= load(record + PREV_HASH) ^ expected_hash
+        wrong |= load(record + POSITION) ^ _U64(positions[index])
+        wrong |= load(record + REAL_HASH) ^ real[index - _U64(begin)]
+    return wrong
 
 
 @compiled
-def _wrong_tokens(buffer, stride, slots, tokens, begin, end):
+def _check_special_block(buffer, stride, slots, positions, prevs, real, begin, end):
+    """The same for a block in which slot 0 stands somewhere, as an entry or as a predecessor."""
     wrong = _U64(0)
     for index in range(_U64(begin), _U64(end)):
-        differs = load(buffer + slots[index] * stride + TOKEN) != _U64(tokens[index])
-        wrong += _U64(differs) & _U64(tokens[index] != _NO_TOKEN) & _U64(slots[index] != _PADDING)
+        slot, prev = slots[index], prevs[index]
+        if slot == _PADDING:
+            continue
+        record = buffer + slot * stride
+        if prev != _PADDING:
+            wrong |= load(record + PREV_HASH) ^ hash_after(buffer, stride, prev)
+        wrong |= load(record + POSITION) ^ _U64(positions[index])
+        wrong |= load(record + REAL_HASH) ^ real[index - _U64(begin)]
+    return wrong
+
+
+@compiled
+def _check_tokens(buffer, stride, slots, tokens, begin, end):
+    wrong = _U64(0)
+    for index in range(_U64(begin), _U64(end)):
+        if tokens[index] != _NO_TOKEN and slots[index] != _PADDING:
+            wrong |= load(buffer + slots[index] * stride + TOKEN) ^ _U64(tokens[index])
     return wrong
 
 
