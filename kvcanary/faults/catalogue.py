@@ -1,7 +1,7 @@
 """What can go wrong with a KV cache, and which check of the canary can see it: data, so that missed and out of reach stay apart.
 
-Kinds follow public reports (refs). A sighting says which launch reports which reason under which options; a variant without sightings is out
-of reach of every configuration, and `blind` says why. Rows of each variant are confirmed by scenarios run against the reference.
+Kinds follow public reports (refs). A sighting says which launch reports which reason under which options. A variant without sightings is
+out of reach of every configuration, and `blind` says why. Rows of each variant are confirmed by scenarios run against the reference.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ WHOLE_ROW = (RealKvHashMode.ALL,)
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One way to see a fault: launches of `phases` report `reason` when real_data is one of `modes` and `need` is switched on."""
+    """One way to see a fault: launches of `phases` report `reason` when real_data is one of `modes` and `need` is switched on.
+
+    reason None is the zero-cell rule of strict. if_read: only when a request reads the slot again, which may never happen.
+    """
 
     reason: FailReason | None
     phases: tuple[Phase, ...]
     modes: tuple[RealKvHashMode, ...] = ANY
     need: Need | None = None
     latency_steps: int = 0
+    if_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,13 @@ class FaultClass:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether a configuration can see a variant: the sightings it has, or the reason why there are none."""
+    """Whether a configuration can see a variant: the sightings it has, or the reason why there are none.
+
+    certain is false where it sees the fault only if the slot is read again.
+    """
 
     visible: bool
+    certain: bool
     sightings: tuple[Sighting, ...]
     reason: str
 
@@ -79,7 +87,8 @@ def reach(variant: Variant, config: CanaryConfig) -> Reach:
         phases = tuple(phase for phase in sighting.phases if phase != "SWEEP" or config.sweep_interval)
         if phases and config.real_data in sighting.modes and (sighting.need is None or switched[sighting.need]):
             seen.append(sighting)
-    return Reach(bool(seen), tuple(seen), "" if seen else variant.blind)
+    certain = any(not sighting.if_read for sighting in seen)
+    return Reach(bool(seen), certain, tuple(seen), "" if seen else variant.blind)
 
 
 def find(kind: str, variant: str) -> Variant:
@@ -428,7 +437,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "cached_only",
                 "a slot that only the prefix tree holds",
                 Hook.BEFORE_PLAN,
-                (Sighting(_BYTES, _SWEEP, HASHED), Sighting(_BYTES, ("TAIL",), HASHED, latency_steps=1)),
+                (Sighting(_BYTES, _SWEEP, HASHED), Sighting(_BYTES, ("TAIL",), HASHED, latency_steps=1, if_read=True)),
                 _NO_HASH,
                 "real_kv_unused_cache",
             ),
