@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from kvcanary.config.geometry import RankKv
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.units import MIB

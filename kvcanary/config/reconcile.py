@@ -13,7 +13,8 @@ from typing import Any
 
 from kvcanary.config.capacities import LaunchCapacities, buffer_groups
 from kvcanary.config.defaults import ROW_SPARE_TOKENS, kv_budget_bytes, running_requests
-from kvcanary.config.geometry import RankKv, Unknown
+from kvcanary.config.geometry import Unknown
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.memory import MemoryPlan
 from kvcanary.config.solve import changed
 from kvcanary.errors import ConfigError

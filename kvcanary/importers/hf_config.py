@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, RankKv, Split, Unknown
+from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, Split, Unknown
 from kvcanary.config.hf_geometry import geometry_from_hf_config
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.errors import ConfigError, ImportTextError
 
 CONFIG_KEYS = frozenset({"architectures", "model_type", "num_hidden_layers", "hidden_size", "n_layer", "text_config", "layer_types"})

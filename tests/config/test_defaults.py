@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kvcanary.config import defaults
 from kvcanary.config.defaults import RULE_SETS, fill_missing, pool_size
-from kvcanary.config.geometry import SWA_POOL, KvGeometry, LayerKind, LayerKv, RankKv
+from kvcanary.config.geometry import SWA_POOL, KvGeometry, LayerKind, LayerKv
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.units import GIB, MIB

@@ -11,20 +11,16 @@ from kvcanary.config.geometry import (
     DSA_POOL,
     MHA_POOL,
     MLA_POOL,
-    STORAGE,
     SWA_POOL,
     KvGeometry,
     LayerKind,
     LayerKv,
-    PartRole,
-    RankKv,
     Split,
     Unknown,
     geometry_from_settings,
-    heads_per_rank,
-    pipeline_slice,
     resolve_kv_dtype,
 )
+from kvcanary.config.kv_parts import STORAGE, PartRole, RankKv, heads_per_rank, pipeline_slice
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcanary.config.geometry import LayerKind, RankKv, Split, Unknown
+from kvcanary.config.geometry import LayerKind, Split, Unknown
 from kvcanary.config.hf_geometry import geometry_from_hf_config
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.errors import ConfigError
 
 PLAIN: dict[str, Any] = {

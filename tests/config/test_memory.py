@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from kvcanary.config.capacities import canary_line_items
-from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, RankKv
+from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Share, Verdict, memory_plan
 from kvcanary.config.settings import Settings
 from kvcanary.config.solve import within_budget

@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvcanary.config.defaults import pool_size
-from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, RankKv, Unknown
+from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, Unknown
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.memory import MemoryPlan, memory_plan
 from kvcanary.config.settings import Settings
 from kvcanary.config.solve import (
