@@ -1,0 +1,87 @@
+"""The marks of one incident and what is known of the server: what the rules look at, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kvcanary.analysis.causes import Cause
+from kvcanary.analysis.incidents import Finding, Incident
+from kvcanary.analysis.violations import Violation
+
+
+class Confidence(IntEnum):
+    """How surely a cause is stated."""
+
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """One cause for one incident; others are causes that leave similar marks, in order."""
+
+    cause: Cause
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    others: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the log tells about the server; None = not known."""
+
+    disaggregation: str | None = None
+    host_tier: bool | None = None
+    page_size: int | None = None
+    real_data: str | None = None
+    sweep_interval: int | None = None
+    ranks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of an incident's causes (not of its echoes)."""
+
+    incident: Incident
+    violations: Sequence[Violation]
+    context: Context
+
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """Findings that nothing else explains; all of them when each explains another."""
+        return self.incident.causes or self.incident.findings
+
+    @property
+    def bits(self) -> int:
+        """All reasons of the causes."""
+        return _union(finding.bits for finding in self.causes)
+
+    def at(self, place: str) -> int:
+        """Reasons that one kind of launch reported."""
+        return _union(finding.bits_at(place) for finding in self.causes)
+
+    @property
+    def rows(self) -> list[Violation]:
+        """Rows of the causes."""
+        return [self.violations[row] for finding in self.causes for row in finding.rows]
+
+    @property
+    def zero_slots(self) -> list[int]:
+        """Slots whose record holds nothing but zeros: never written, or cleared."""
+        return [finding.slot for finding in self.causes if (0, 0, 0) in finding.records]
+
+    @property
+    def in_run(self) -> bool:
+        """The slots make one run of at least two neighbours."""
+        pattern = self.incident.pattern
+        return pattern.run_length >= 2 and pattern.run_length == len(pattern.slots)
+
+
+def _union(values: Iterable[int]) -> int:
+    result = 0
+    for value in values:
+        result |= value
+    return result
