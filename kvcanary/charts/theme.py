@@ -46,16 +46,21 @@ SERIES: dict[str, tuple[str, str]] = {
     "earlier": ("#7a3b9e", "#c99ae6"),
 }
 
+# The parts of the canary share one hue, so that they read as one thing in the bar and still tell apart in greyscale.
 PART_COLORS: dict[str, tuple[str, str]] = {
-    "weights": ("#9aa4b2", "#6c7686"),
+    "weights": ("#8d97a6", "#6c7686"),
     "kv": ("#7db4dd", "#2c6ea6"),
-    "canary": ("#d1390a", "#ff6a3d"),
-    "workspace": ("#e08a2c", "#e8a24e"),
+    "state": ("#57b39a", "#2f8f77"),
+    "draft": ("#b9d5ec", "#1d4f7c"),
+    "canary buffers": ("#d1390a", "#ff6a3d"),
+    "canary workspace": ("#e8813f", "#e59263"),
+    "canary ring": ("#f3b58b", "#b85a37"),
+    "canary tables": ("#8c2503", "#ffb498"),
     "tables": ("#7a3b9e", "#b583d6"),
-    "graphs": ("#5a8f7b", "#5fae92"),
-    "free": ("#e8eaee", "#272c35"),
-    "over": ("#1d2430", "#e6e9ee"),
+    "graphs": ("#c9a227", "#a98a2b"),
+    "left": ("#eef0f3", "#232830"),
 }
+OTHER_PART = ("#4a5464", "#aab3c0")
 
 
 def pick(pair: tuple[str, str], theme: ThemeName) -> str:

@@ -1,0 +1,51 @@
+"""Settings as the command line that SGLang would be started with."""
+
+from __future__ import annotations
+
+import shlex
+
+from kvcanary.config.defaults import ROW_SPARE_TOKENS
+from kvcanary.config.settings import FIELDS, Settings, flag_text
+
+# Fields whose flag is written from another field, or which are facts of a model and no flags.
+_WRITTEN_APART = frozenset(
+    {
+        "req_to_token_pool_size", "max_seq_len_per_req", "pool_slot_count", "max_total_tokens", "chunked_prefill_size",
+        "max_running_requests", "global_chunked_prefill_size", "device", "model_dtype",
+    }
+)  # fmt: skip
+_ALWAYS = ("mode", "page_size", "max_prefill_tokens", "cuda_graph_max_bs")
+
+
+def sglang_flags(settings: Settings) -> str:
+    """One shell command: environment assignments, then the flags that differ from SGLang's defaults or decide a capacity.
+
+    The pool is given as --max-total-tokens, which SGLang takes as an upper limit.
+    """
+    environment: list[str] = []
+    flags: list[str] = []
+    for name, value in settings.to_flat().items():
+        text = flag_text(name, value)
+        if not text or name in _WRITTEN_APART or (value == FIELDS[name].default and name not in _ALWAYS):
+            continue
+        (environment if text.startswith("SGLANG_") else flags).append(text)
+    pool, batch = settings.pool, settings.batch
+    ranks = batch.dp_size if batch.enable_dp_attention else 1
+    requests = batch.max_running_requests if batch.max_running_requests is not None else pool.req_to_token_pool_size * ranks
+    own_chunk = -1 if batch.chunked_prefill_size is None else batch.chunked_prefill_size
+    chunk = batch.global_chunked_prefill_size if batch.global_chunked_prefill_size is not None else own_chunk
+    if batch.enable_dp_attention and batch.global_chunked_prefill_size is None and own_chunk > 0:
+        chunk = own_chunk * ranks
+    tokens = pool.max_total_tokens if pool.max_total_tokens is not None else pool.pool_slot_count
+    if batch.cuda_graph_max_bs is None:
+        flags.append("--disable-cuda-graph")
+    if settings.memory.device not in ("", "cuda"):
+        flags.append(f"--device {settings.memory.device}")
+    flags += [
+        f"--max-running-requests {requests}",
+        f"--context-length {pool.max_seq_len_per_req - ROW_SPARE_TOKENS}",
+        f"--max-total-tokens {tokens}",
+        f"--chunked-prefill-size {chunk}",
+    ]
+    model = shlex.quote(settings.model.model) if settings.model.model else "MODEL"
+    return " \\\n  ".join([*environment, f"python -m sglang.launch_server --model-path {model}", *flags])

@@ -1,0 +1,183 @@
+"""The Benchmark page's two sides: what will run, and the result of the run that is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from kvcanary.analysis.frames import decode_variant, points_frame, variants
+from kvcanary.charts import throughput
+from kvcanary.config.findings import Severity
+from kvcanary.config.settings import Settings
+from kvcanary.errors import KvCanaryError
+from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState, Verdict
+from kvcanary.lab.workloads import PRESETS, plan_benchmark
+from kvcanary.store.runs import document_json, point_rows, points_csv
+from kvcanary.ui import blocks, progress, services, slot_view, state, style
+from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
+
+_KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
+_CONFIG = {"displayModeBar": False}
+
+
+def controls(current: state.Current) -> None:
+    """Choose effort, backend and device, see what will run, and start it."""
+    names = ["auto", *(name for name, found in services.backends() if found.ok)]
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        effort = st.segmented_control(
+            "Effort", list(PRESETS), default="quick", required=True, key="effort", persist_state="session",
+            help="quick: the current real-KV mode, contiguous slots. standard and long: every mode, contiguous and shuffled slots.",
+        )  # fmt: skip
+        device = st.selectbox(
+            "Device", list(services.devices()), key="device", format_func=_device_label, persist_state="session", width=260
+        )
+        backend = st.selectbox("Backend", names, key="backend", persist_state="session", width=140)
+        faults = st.toggle(
+            "Plant faults", value=True, key="faults", persist_state="session",
+            help="After the measurements, damage a few slots of the benchmark's own pool, so that the map shows what is found.",
+        )  # fmt: skip
+    spec = BenchmarkSpec(settings=current.settings.to_flat(), preset=effort, backend=backend, device=device, faults=faults)
+    problem = _problem(current)
+    sentence = ""
+    if not problem:
+        try:
+            sentence = plan_benchmark(spec).sentence
+        except KvCanaryError as error:
+            problem = str(error)
+    if problem:
+        style.verdict(f"Cannot run: {problem}", "error")
+        st.page_link("pages/plan.py", label="Correct the settings on Plan", icon=":material/tune:")
+    else:
+        st.caption(f"{sentence} Backend: {services.auto_choice(device) if backend == 'auto' else backend}.")
+    queued = len(services.jobs().active())
+    label = "Run" if not queued else f"Queue behind {queued}"
+    st.button(label, key="run", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:")
+    if failure := st.session_state.pop("start_problem", ""):
+        style.line(failure, "error")
+
+
+def _device_label(device: str) -> str:
+    return f"{device}: {services.devices()[device]}"
+
+
+def _problem(current: state.Current) -> str:
+    errors = [finding for finding in current.findings if finding.severity is Severity.ERROR]
+    return errors[0].message.partition("; accepted forms")[0] if errors else ""
+
+
+def _start(spec: BenchmarkSpec) -> None:
+    try:
+        st.query_params["run"] = services.jobs().start(spec)
+        st.query_params.pop("slot", None)
+    except (KvCanaryError, OSError) as error:
+        st.session_state["start_problem"] = str(error)
+
+
+def result() -> None:
+    """The run named in the address, else the newest."""
+    records = [record for record in services.runs().all() if record.kind == "benchmark"]
+    if not records:
+        st.info("No benchmark has run yet. Press Run: the quick one takes a few seconds and ends with a map of the pool.")
+        return
+    wanted = st.query_params.get("run", "")
+    record = next((record for record in records if record.id == wanted), None)
+    if wanted and record is None:
+        style.verdict(f"There is no run {wanted[:60]}; the newest one is shown.", "warning")
+    record = record or records[0]
+    if record.state.active:
+        progress.panel(record.id)
+    else:
+        _finished(record, records)
+
+
+def _finished(record: RunRecord, records: list[RunRecord]) -> None:
+    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", _KINDS[record.verdict])
+    if record.state in (RunState.FAILED, RunState.INTERRUPTED):
+        with st.expander("Last words of the worker"):
+            st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
+    points = services.runs().points(record.id)
+    frame = points_frame(points)
+    if len(frame):
+        _throughput(record, records, points)
+    arrays = services.slots(record.id)
+    if arrays is not None:
+        page_size = Settings.from_flat(record.spec["settings"]).pool.page_size
+        slot_view.draw(record.id, arrays, services.runs().cards(record.id), page_size)
+    _details(record)
+    _downloads(record)
+
+
+def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]) -> None:
+    frame = points_frame(points)
+    found = variants(frame)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        chosen = _pick_variant(record, found)
+        others = [other.id for other in records if other.id != record.id and not other.state.active]
+        earlier = st.selectbox(
+            "Compare with", others, index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300, disabled=not others
+        )
+    if chosen is not None:
+        rows = decode_variant(frame, *chosen)
+        before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
+        text = throughput.summary(rows)
+        figure = throughput.by_batch(rows, state.theme(), before, earlier or "")
+        st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
+        st.caption(text)
+    with st.expander("Every measured point as a table", key=f"table.{record.id}"):
+        head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
+        blocks.table(head, [_row(row) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
+
+
+def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str, str] | None:
+    if len(found) < 2:
+        return found[0] if found else None
+    return st.selectbox(
+        "Variant", found, format_func=lambda pair: f"hash {pair[0]}, {pair[1]} slots", key=f"variant.{record.id}", width=260
+    )
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    what = "tokens" if row["op"] == "stamp" else "slots"
+    return (
+        row["workload"],
+        row["layout"],
+        row["hash_mode"],
+        format_count(row["batch"]),
+        format_count(row["prefix"]),
+        row["op"],
+        format_rate(row["items_per_s"], what),
+        format_seconds(row["p50_s"]),
+        f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
+        "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
+        "not a forward" if row["forward_s"] is None else format_seconds(row["forward_s"]),
+    )
+
+
+def _details(record: RunRecord) -> None:
+    with st.expander("Gate, coverage, machine, planted faults", key=f"details.{record.id}"):
+        blocks.table(("gate", "held", "detail"), [(check.name, "yes" if check.ok else "NO", check.detail) for check in record.gate])
+        if record.coverage:
+            blocks.table(("coverage", "count"), [(name, format_count(count)) for name, count in record.coverage.items()], numeric=(1,))
+        if record.faults:
+            blocks.table(
+                ("planted", "slot", "field", "expected at", "why"),
+                [
+                    (f["kind"], format_count(f["slot"]), f["field"], ", ".join(f["expected"]) or "out of reach", f["why"])
+                    for f in record.faults
+                ],
+                numeric=(1,),
+            )
+        facts = {**record.machine, "memory_bytes": format_bytes(record.machine.get("memory_bytes", 0)), **record.versions}
+        facts |= {"backend": record.backend.get("reason", "not chosen"), "seed": record.spec.get("seed"), "run": record.id}
+        facts |= {name.removesuffix("_s"): format_seconds(value) for name, value in record.durations_s.items()}
+        blocks.table(("machine and versions", ""), [(name, str(value)) for name, value in facts.items()])
+        for reason in record.skipped:
+            st.caption(f"Left out: {reason}.")
+
+
+def _downloads(record: RunRecord) -> None:
+    runs, name = services.runs(), record.id
+    with st.container(horizontal=True, gap="small"):
+        st.download_button("JSON", lambda: document_json(runs.document(name)), f"{name}.json", "application/json", on_click="ignore")
+        st.download_button("CSV", lambda: points_csv(runs.points(name)), f"{name}.csv", "text/csv", on_click="ignore")

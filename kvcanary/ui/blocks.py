@@ -1,0 +1,63 @@
+"""Building blocks that more than one page shows: findings with their fixes, figures with formulas, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import streamlit as st
+
+from kvcanary.config.findings import Finding, Fix, Severity
+from kvcanary.config.formula import Bound
+from kvcanary.ui import state
+
+_HEADS = {Severity.ERROR: "will not start", Severity.WARNING: "fails or misleads later", Severity.NOTE: "worth knowing"}
+
+
+def findings_list(findings: Sequence[Finding]) -> None:
+    """Every finding, worst first: the engine's sentence, what it means, and buttons that change the setting."""
+    for number, finding in enumerate(findings):
+        with st.container(border=True, gap="xxsmall", key=f"finding.{number}.{finding.rule}"):
+            st.html(
+                f'<p class="kvc-finding"><span class="kvc-badge kvc-{finding.severity}">{finding.severity}</span>'
+                f"<code>{escape(finding.message)}</code></p>"
+                f'<p class="kvc-why" title="{escape(finding.source, quote=True)}">{escape(finding.why)}</p>'
+            )
+            if finding.fixes:
+                with st.container(horizontal=True, gap="small"):
+                    for fix in finding.fixes:
+                        _fix_button(number, finding, fix)
+
+
+def _fix_button(number: int, finding: Finding, fix: Fix) -> None:
+    st.button(
+        fix.text,
+        key=f"fix.{number}.{finding.rule}.{fix.field}",
+        help=f"As a flag: `{fix.flag}`" if fix.flag else "Changes the form.",
+        on_click=state.set_value,
+        args=(fix.field, fix.value),
+        type="primary" if finding.severity is Severity.ERROR else "secondary",
+    )
+
+
+def count_sentence(findings: Iterable[Finding]) -> str:
+    """'2 errors, 1 warning, 3 notes', leaving out what there is none of."""
+    found = [finding.severity for finding in findings]
+    parts = [f"{found.count(kind)} {kind}{'s' if found.count(kind) > 1 else ''}" for kind in Severity if kind in found]
+    return ", ".join(parts) or "no findings"
+
+
+def figure(label: str, value: str, bound: Bound) -> None:
+    """A number with the formula line that produced it."""
+    st.html(f'<div class="kvc-figure">{escape(label)}<b>{escape(value)}</b><code>{escape(bound.text)}</code></div>')
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+    """A small static table; columns named in `numeric` are right-aligned. Cells are plain text."""
+    classes = ["n" if index in numeric else "" for index in range(len(head))]
+    header = "".join(f'<th class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, classes, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row, classes, strict=True)) + "</tr>"
+        for row in rows
+    )
+    st.html(f'<table class="kvc-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>')

@@ -1,0 +1,75 @@
+"""A running job: stage, bar, what has been measured so far, stop. Polls only while there is something to poll."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvcanary.analysis.frames import decode_variant, points_frame, variants
+from kvcanary.charts import throughput
+from kvcanary.errors import JobError
+from kvcanary.lab.jobs import JobStatus
+from kvcanary.ui import services, state
+from kvcanary.units import format_seconds
+
+_POLL_S = 0.7
+
+
+@st.fragment(run_every=_POLL_S)
+def panel(run_id: str) -> None:
+    """The job on its page; the whole page is drawn anew when it is over."""
+    status = services.jobs().status(run_id)
+    if not status.record.state.active:
+        st.rerun()
+    _bar(status)
+    _stop_button(run_id, "page")
+    frame = points_frame(services.runs().points(run_id))
+    found = variants(frame)
+    if found:
+        rows = decode_variant(frame, *found[-1])
+        text = throughput.summary(rows)
+        st.plotly_chart(throughput.by_batch(rows, state.theme()), key=f"live.{run_id}", config={"displayModeBar": False}, alt=text)
+        st.caption(f"So far, hash {found[-1][0]}, {found[-1][1]}: {text}")
+
+
+def sidebar() -> None:
+    """The running job in the sidebar, on every page; nothing when no job is active."""
+    if services.jobs().active():
+        _sidebar_panel()
+
+
+@st.fragment(run_every=_POLL_S)
+def _sidebar_panel() -> None:
+    active = services.jobs().active()
+    if not active:
+        st.rerun()
+    _bar(active[0])
+    if len(active) > 1:
+        st.caption(f"{len(active) - 1} more in the queue")
+    _stop_button(active[0].record.id, "sidebar")
+
+
+def _bar(status: JobStatus) -> None:
+    if status.place:
+        st.progress(0.0, text=f"Queued, place {status.place}")
+        return
+    progress = status.progress
+    if progress is None:
+        st.progress(0.0, text="Starting the worker")
+        return
+    eta = f", about {format_seconds(progress.eta_s)} left" if progress.eta_s is not None else ""
+    st.progress(min(1.0, progress.done / max(1, progress.total)), text=f"{progress.stage.capitalize()}: {progress.message}{eta}")
+
+
+def _stop_button(run_id: str, place: str) -> None:
+    if services.jobs().folder(run_id).stop_file.exists():
+        st.button("Stopping", key=f"stop.{place}", disabled=True)
+    else:
+        st.button("Stop", key=f"stop.{place}", on_click=_stop, args=(run_id,), icon=":material/stop:")
+
+
+def _stop(run_id: str) -> None:
+    try:
+        services.jobs().stop(run_id)
+    except JobError:
+        # It ended between the drawing of the button and the click, which is what was wanted.
+        return

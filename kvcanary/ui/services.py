@@ -1,0 +1,59 @@
+"""Things that all sessions of one server share: the job manager and the stored runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+import streamlit as st
+
+from kvcanary.kernels.backends import available_backends, choose_backend
+from kvcanary.kernels.types import Availability
+from kvcanary.lab.jobs import JobManager
+from kvcanary.store.runs import Runs, SlotArrays
+
+
+def home() -> Path:
+    """The data folder: KVCANARY_HOME, else the user's own data folder."""
+    return Path(os.environ.get("KVCANARY_HOME") or platformdirs.user_data_path("kvcanary"))
+
+
+@st.cache_resource(on_release=JobManager.close)
+def jobs() -> JobManager:
+    """The one job manager of this server."""
+    return JobManager(home())
+
+
+def runs() -> Runs:
+    """Stored runs."""
+    return Runs(home())
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def slots(run_id: str) -> SlotArrays | None:
+    """The map of a finished run."""
+    return runs().slots(run_id)
+
+
+@st.cache_resource
+def devices() -> dict[str, str]:
+    """Devices a job can run on, with what they are; the host is always one."""
+    import torch
+
+    found = {"cpu": "this host's processor"}
+    for index in range(torch.cuda.device_count()):
+        found[f"cuda:{index}"] = torch.cuda.get_device_name(index)
+    return found
+
+
+@st.cache_data(ttl=300, show_spinner=False)
+def auto_choice(device: str) -> str:
+    """What backend `auto` means on a device, and why."""
+    return choose_backend("auto", device)[1]
+
+
+@st.cache_data(ttl=300, show_spinner=False)
+def backends() -> list[tuple[str, Availability]]:
+    """Every backend and whether it can run here."""
+    return available_backends()

@@ -1,0 +1,24 @@
+"""The sidebar: the current plan in two lines, the device and why, the running job. Nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from kvcanary.ui import blocks, progress, services, state
+from kvcanary.units import format_count
+
+
+def draw() -> None:
+    """Fill the sidebar from the session."""
+    current = state.current()
+    settings = current.settings
+    name = settings.model.model or settings.pool.pool_class
+    device = list(services.devices())[-1]
+    with st.sidebar:
+        st.html(
+            f'<div class="kvc-side"><b>{escape(name)}</b><br>{format_count(settings.pool.pool_slot_count)} slots · '
+            f"{escape(blocks.count_sentence(current.findings))}<br><br><b>Backend</b><br>{escape(services.auto_choice(device))}</div>"
+        )
+        progress.sidebar()
