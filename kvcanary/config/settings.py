@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin
 
@@ -449,6 +450,9 @@ def format_field(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        # Never 1e-05: the readers of fractions and SGLang's users know digits only.
+        return format(Decimal(repr(value)), "f")
     return str(value)
 
 
