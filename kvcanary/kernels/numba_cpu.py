@@ -137,7 +137,7 @@ class NumbaBackend:
                 buffer, stride, offsets, seeds, *columns, *expected, check_next, sources, int(launch.tag), *_sinks(launch)
             )  # fmt: skip
         else:
-            self._stamp_in_parallel(buffer, stride, offsets, seeds, columns, sources, compact=negative > 0)
+            self._stamp_in_parallel(buffer, stride, num_slots, offsets, seeds, columns, sources, compact=negative > 0)
         stamped = last - first - negative
         launch.counters.kernel_runs.numpy()[launch.tag] += 1
         launch.counters.slot_runs.numpy()[launch.tag] += stamped
@@ -178,6 +178,7 @@ class NumbaBackend:
         self,
         buffer: int,
         stride: int,
+        num_slots: int,
         offsets: Int64Array,
         seeds: Int64Array,
         columns: tuple[Int64Array, ...],
@@ -190,8 +191,10 @@ class NumbaBackend:
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             columns = tuple(column[kept] for column in columns)
         by_request = self._split_by(offsets)
-        self._run(lambda a, b: stamp_op.stamp_lanes(buffer, stride, offsets, seeds, *columns, a, b), by_request)
-        if sources.shape[0]:
+        fold_apart = sources.shape[0] > 0 and len(by_request) < self.threads
+        beside = sources[:0] if fold_apart else sources
+        self._run(lambda a, b: stamp_op.stamp_lanes(buffer, stride, num_slots, offsets, seeds, *columns, beside, a, b), by_request)
+        if fold_apart:
             by_token = self._split(int(offsets[0]), int(offsets[-1]), _work_per_entry(sources))
             self._run(lambda a, b: stamp_op.stamp_real_hashes(buffer, stride, columns[2], sources, a, b), by_token)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvcanary import layout
-from kvcanary.kernels.numba_ops.memory import compiled, load
+from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch
 
 TOKEN, POSITION, PREV_HASH, REAL_HASH = (8 * field for field in range(len(layout.SLOT_FIELDS)))
 """Byte offsets of the fields of a canary slot."""
@@ -22,6 +22,7 @@ FOLD_LANES = 8
 _M1, _M2 = np.uint64(layout.MIX_MULTIPLIER_1), np.uint64(layout.MIX_MULTIPLIER_2)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = (np.uint64(bits) for bits in layout.MIX_SHIFTS)
 _U64 = np.uint64
+_LOW_32_BITS = np.int64(0xFFFFFFFF)
 
 
 @compiled
@@ -46,14 +47,48 @@ def hash_after(buffer, stride, slot):
 
 
 @compiled
+def row_address(source, slot):
+    """Address of a slot's bytes in one source, a row of the source table."""
+    page_size, shift = source[_PAGE_SIZE], source[_PAGE_SHIFT]
+    row = slot >> shift if shift >= 0 else slot // page_size
+    return source[_ADDRESS] + row * source[_ROW_STRIDE] + (slot - row * page_size) * source[_TOKEN_BYTES]
+
+
+@compiled
+def prefetch_rows(sources, slots, begin, end):
+    """Start loading the first bytes of slots[begin:end] in every source whose pages are a power of two."""
+    for source in range(sources.shape[0]):
+        address, row_stride, token_bytes = sources[source, _ADDRESS], sources[source, _ROW_STRIDE], sources[source, _TOKEN_BYTES]
+        shift, mask = sources[source, _PAGE_SHIFT], sources[source, _PAGE_SIZE] - 1
+        if shift >= 0:
+            for index in range(_U64(begin), _U64(end)):
+                prefetch(address + (slots[index] >> shift) * row_stride + (slots[index] & mask) * token_bytes)
+
+
+@compiled
+def folds_two_words(sources, num_slots):
+    """Whether this is the everyday case, PARTIAL mode with one source of a power-of-two page, that fold_two_words can do."""
+    small = num_slots <= _LOW_32_BITS and sources.shape[0] == 1 and sources[0, _ROW_STRIDE] <= _LOW_32_BITS
+    return small and sources[0, _NUM_WORDS] == 2 and sources[0, _PAGE_SHIFT] >= 0
+
+
+@compiled
+def fold_two_words(source, slot):
+    """real_kv_hash of a slot from the first two words of one source; free of branches and stores, so that a loop over it vectorises.
+
+    The masks tell the compiler that 32-bit multiplications do, which are three times as fast in a vector.
+    """
+    row = source[_ADDRESS] + ((slot >> source[_PAGE_SHIFT]) & _LOW_32_BITS) * (source[_ROW_STRIDE] & _LOW_32_BITS)
+    row += (slot & (source[_PAGE_SIZE] - 1) & _LOW_32_BITS) * (source[_TOKEN_BYTES] & _LOW_32_BITS)
+    return splitmix64(splitmix64(splitmix64(load(row)) ^ load(row + 8)))
+
+
+@compiled
 def real_kv_hash(sources, slot):
     """real_kv_hash of one slot, for the paths that are not worth a block."""
     combined = _U64(0)
     for source in range(sources.shape[0]):
-        page_size = sources[source, _PAGE_SIZE]
-        row = slot // page_size
-        address = sources[source, _ADDRESS] + row * sources[source, _ROW_STRIDE]
-        address += (slot - row * page_size) * sources[source, _TOKEN_BYTES]
+        address = row_address(sources[source], slot)
         folded = _U64(0)
         for word in range(sources[source, _NUM_WORDS]):
             folded = splitmix64(folded ^ load(address + 8 * word))
@@ -63,36 +98,18 @@ def real_kv_hash(sources, slot):
 
 @compiled
 def real_kv_hashes(sources, slots, first, count, addresses, folded, combined):
-    """real_kv_hash of slots[first : first + count] into combined; negative slots give some hash that nobody may use.
+    """real_kv_hash of slots[first : first + count] into combined.
 
     addresses int64 and folded uint64 are scratch of at least count rounded up to FOLD_LANES.
     """
     for index in range(_U64(count)):
         combined[index] = _U64(0)
     for source in range(sources.shape[0]):
-        _row_addresses(sources[source], slots, first, count, addresses)
-        if sources[source, _NUM_WORDS] == 2:
-            for index in range(_U64(count)):
-                folded[index] = splitmix64(splitmix64(load(addresses[index])) ^ load(addresses[index] + 8))
-        else:
-            _fold_rows(addresses, count, sources[source, _NUM_WORDS], folded)
+        for index in range(_U64(count)):
+            addresses[index] = row_address(sources[source], slots[_U64(first) + index])
+        _fold_rows(addresses, count, sources[source, _NUM_WORDS], folded)
         for index in range(_U64(count)):
             combined[index] = splitmix64(combined[index] ^ folded[index])
-
-
-@compiled
-def _row_addresses(source, slots, first, count, addresses):
-    address, row_stride, token_bytes = source[_ADDRESS], source[_ROW_STRIDE], source[_TOKEN_BYTES]
-    page_size, shift = source[_PAGE_SIZE], source[_PAGE_SHIFT]
-    if shift >= 0:
-        for index in range(_U64(count)):
-            slot = max(slots[_U64(first) + index], np.int64(0))
-            addresses[index] = address + (slot >> shift) * row_stride + (slot & (page_size - 1)) * token_bytes
-    else:
-        for index in range(_U64(count)):
-            slot = max(slots[_U64(first) + index], np.int64(0))
-            row = slot // page_size
-            addresses[index] = address + row * row_stride + (slot - row * page_size) * token_bytes
 
 
 @compiled

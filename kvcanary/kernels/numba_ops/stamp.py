@@ -1,7 +1,8 @@
 """The stamp op, compiled: an exact serial walk, and a fast one for launches in which order cannot matter.
 
 Only the chain hash is serial, and only within a request. The fast walk advances LANES requests side by side, so that the latency of
-one hash is filled with the others, and leaves the real-KV hashes to a second pass that is parallel over tokens.
+one hash is filled with the others. The real-KV hashes are folded beside it, or, when there are too few requests to keep every thread
+busy, in a second pass that is parallel over tokens.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from kvcanary.kernels.numba_ops.hashing import (
     PREV_HASH,
     REAL_HASH,
     TOKEN,
+    fold_two_words,
+    folds_two_words,
     hash_after,
     mix3,
+    prefetch_rows,
     real_kv_hash,
     real_kv_hashes,
 )
@@ -121,8 +125,11 @@ def stamp_in_order(
 
 
 @compiled
-def stamp_lanes(buffer, stride, offsets, seeds, tokens, positions, slots, first, last):
-    """Stamp requests [first, last), LANES of them at a time, with real hash 0."""
+def stamp_lanes(buffer, stride, num_slots, offsets, seeds, tokens, positions, slots, sources, first, last):
+    """Stamp requests [first, last), LANES of them at a time; sources may be empty, for real hashes that are 0 or come later."""
+    two_words = folds_two_words(sources, num_slots)
+    real, folded = np.zeros(STEPS, np.uint64), np.zeros(STEPS, np.uint64)
+    addresses = np.zeros(STEPS, np.int64)
     current, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     # One flat array with constant places, so that the compiler can tell the parts apart: tokens, positions, then the hashes of
     # each step and of the step after the last, each with one value per lane.
@@ -137,9 +144,15 @@ def stamp_lanes(buffer, stride, offsets, seeds, tokens, positions, slots, first,
             steps = min(steps, end[lane] - current[lane])
         for lane in range(_U64(live)):
             _load_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch)
+            prefetch_rows(sources, slots, current[lane], current[lane] + steps)
         _advance(scratch, _U64(steps))
         for lane in range(_U64(live)):
-            _store_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch)
+            if two_words:
+                for step in range(_U64(steps)):
+                    real[step] = fold_two_words(sources[0], slots[_U64(current[lane]) + step])
+            elif sources.shape[0]:
+                real_kv_hashes(sources, slots, current[lane], steps, addresses, folded, real)
+            _store_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch, real)
             current[lane] += steps
 
 
@@ -186,13 +199,13 @@ def _advance(scratch, steps):
 
 
 @compiled
-def _store_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch):
+def _store_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch, real):
     for step in range(steps):
         record = buffer + slots[begin + step] * stride
         store(record + TOKEN, _U64(tokens[begin + step]))
         store(record + POSITION, _U64(positions[begin + step]))
         store(record + PREV_HASH, scratch[_HASHES_AT + step * _WIDTH + lane])
-        store(record + REAL_HASH, _U64(0))
+        store(record + REAL_HASH, real[step])
     scratch[_HASHES_AT + lane] = scratch[_HASHES_AT + steps * _WIDTH + lane]
 
 
@@ -205,6 +218,4 @@ def stamp_real_hashes(buffer, stride, slots, sources, first, last):
         count = min(BLOCK, last - begin)
         real_kv_hashes(sources, slots, begin, count, addresses, folded, real)
         for index in range(_U64(count)):
-            slot = slots[_U64(begin) + index]
-            if slot >= 0:
-                store(buffer + slot * stride + REAL_HASH, real[index])
+            store(buffer + slots[_U64(begin) + index] * stride + REAL_HASH, real[index])

@@ -15,8 +15,11 @@ from kvcanary.kernels.numba_ops.hashing import (
     PREV_HASH,
     REAL_HASH,
     TOKEN,
+    fold_two_words,
+    folds_two_words,
     hash_after,
     mix3,
+    prefetch_rows,
     real_kv_hash,
     real_kv_hashes,
 )
@@ -41,38 +44,42 @@ def count_range(buffer, stride, num_slots, slots, tokens, positions, prevs, chec
 
     wrong is 0 when every entry passes, else 1.
     """
+    two_words = folds_two_words(sources, num_slots)
     real = np.zeros(BLOCK, np.uint64)
     folded = np.zeros(BLOCK, np.uint64)
     addresses = np.zeros(BLOCK, np.int64)
     wrong, padding, unlinked = _U64(0), _U64(0), _U64(0)
-    _prefetch(buffer, stride, slots, first, min(first + AHEAD, last))
+    _prefetch(buffer, stride, slots, sources, first, min(first + AHEAD, last))
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
-        _prefetch(buffer, stride, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
+        _prefetch(buffer, stride, slots, sources, min(begin + AHEAD, last), min(end + AHEAD, last))
         outside, at_padding, without_link = _scan_block(num_slots, slots, prevs, begin, end)
         if outside:
             return np.int64(-1), np.int64(0), np.int64(0)
         padding += at_padding
         unlinked += without_link
-        if sources.shape[0]:
+        if sources.shape[0] and (at_padding or without_link or not two_words):
             real_kv_hashes(sources, slots, begin, end - begin, addresses, folded, real)
         if at_padding or without_link:
             wrong |= _check_special_block(buffer, stride, slots, positions, prevs, real, begin, end)
+        elif two_words:
+            wrong |= _check_block(buffer, stride, slots, positions, prevs, real, sources[0], True, begin, end)
         elif stride == layout.SLOT_BYTES:
-            wrong |= _check_block(buffer, layout.SLOT_BYTES, slots, positions, prevs, real, begin, end)
+            wrong |= _check_block(buffer, layout.SLOT_BYTES, slots, positions, prevs, real, real, False, begin, end)
         else:
-            wrong |= _check_block(buffer, stride, slots, positions, prevs, real, begin, end)
+            wrong |= _check_block(buffer, stride, slots, positions, prevs, real, real, False, begin, end)
         if check_tokens:
             wrong |= _check_tokens(buffer, stride, slots, tokens, begin, end)
     return np.int64(wrong != 0), np.int64(padding), np.int64(unlinked)
 
 
 @compiled
-def _prefetch(buffer, stride, slots, begin, end):
-    """Start loading the records of entries [begin, end), unless its slots look consecutive: then the hardware does it alone."""
+def _prefetch(buffer, stride, slots, sources, begin, end):
+    """Start loading the records and rows of entries [begin, end), unless they look consecutive: then the hardware foresees them."""
     if end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin:
         for index in range(_U64(begin), _U64(end)):
             prefetch(buffer + slots[index] * stride)
+        prefetch_rows(sources, slots, begin, end)
 
 
 @compiled
@@ -90,8 +97,11 @@ def _scan_block(num_slots, slots, prevs, begin, end):
 
 
 @inlined
-def _check_block(buffer, stride, slots, positions, prevs, real, begin, end):
-    """Bits that differ anywhere in a block without slot 0; differences are collected, not branched on."""
+def _check_block(buffer, stride, slots, positions, prevs, real, source, two_words, begin, end):
+    """Bits that differ anywhere in a block without slot 0; differences are collected, not branched on.
+
+    The real hashes stand in real, or with two_words are folded on the way from source.
+    """
     wrong = _U64(0)
     for index in range(_U64(begin), _U64(end)):
         record, prev = buffer + slots[index] * stride, prevs[index]
@@ -101,7 +111,8 @@ def _check_block(buffer, stride, slots, positions, prevs, real, begin, end):
             expected_hash = mix3(load(predecessor + PREV_HASH), load(predecessor + TOKEN), load(predecessor + POSITION))
         wrong |= load(record + PREV_HASH) ^ expected_hash
         wrong |= load(record + POSITION) ^ _U64(positions[index])
-        wrong |= load(record + REAL_HASH) ^ real[index - _U64(begin)]
+        real_hash = fold_two_words(source, slots[index]) if two_words else real[index - _U64(begin)]
+        wrong |= load(record + REAL_HASH) ^ real_hash
     return wrong
 
 
