@@ -9,6 +9,7 @@ from kvcanary.ui import forms, plan_view, shell, state
 shell.require_frame()
 current = state.current()
 st.title("Plan", anchor=False)
+plan_view.verdict(current)
 left, right = st.columns([5, 7], gap="large")
 with left:
     forms.preset_picker()

@@ -228,20 +228,36 @@ def _card(
     scene: Scene, slot: int, fields: np.ndarray, sound: np.ndarray, flags: np.ndarray, chain_index: np.ndarray, slots: np.ndarray,
     fault: PlantedFault | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What is stored, what belongs there, whose it is and who comes before and after."""
+    """What is stored, what verify expects there now, whose it is and who comes before and after.
+
+    The expected prev_hash follows from the predecessor's record as it is, so an echo shows against its cause.
+    """
     index, length = int(chain_index[slot]), scene.shape.length
     position = index % length
+    predecessor = int(slots[index - 1]) if position else layout.CHAIN_HEAD
+    expected_hash = layout.CHAIN_START
+    if position:
+        token, place, prev_hash, _ = (int(value) for value in fields[predecessor])
+        expected_hash = layout.mix3(layout.to_unsigned(prev_hash), token, place)
     return {
         "slot": slot,
         "request": index // length + 1,
         "position": position,
         "stored": fields[slot].tolist(),
-        "expected": sound[slot].tolist(),
-        "predecessor": int(slots[index - 1]) if position else -1,
+        "expected": [int(sound[slot, 0]), position, layout.to_signed(expected_hash), _real_hash_now(scene, slot)],
+        "predecessor": predecessor,
         "successor": int(slots[index + 1]) if position + 1 < length else -1,
         "reasons": layout.reason_labels(int(flags[slot])),
         "fault": None if fault is None else asdict(fault),
     }
+
+
+def _real_hash_now(scene: Scene, slot: int) -> int:
+    """The real-KV hash of the bytes as they are, signed; 0 when nothing is hashed."""
+    if scene.kv is None:
+        return 0
+    read = scene.sources[0].read_bytes
+    return layout.to_signed(layout.combine_sources([layout.fold_bytes(bytes(scene.kv[slot, :read].tolist()))]))
 
 
 def finish(folder: RunFolder, state: RunState, error: str = "") -> None:

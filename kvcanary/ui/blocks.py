@@ -60,4 +60,4 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequen
         "<tr>" + "".join(f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row, classes, strict=True)) + "</tr>"
         for row in rows
     )
-    st.html(f'<table class="kvc-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>')
+    st.html(f'<div class="kvc-wide"><table class="kvc-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')

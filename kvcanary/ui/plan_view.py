@@ -25,7 +25,6 @@ CHART_CONFIG = {"displayModeBar": False}
 def draw(current: state.Current) -> None:
     """Everything that follows from the form."""
     settings = current.settings
-    _verdict(current)
     with st.container(height=300, border=False, key="findings"):
         blocks.findings_list(current.findings)
         if not current.findings:
@@ -36,7 +35,8 @@ def draw(current: state.Current) -> None:
     _memory(current)
 
 
-def _verdict(current: state.Current) -> None:
+def verdict(current: state.Current) -> None:
+    """The answer in one sentence."""
     errors = [finding for finding in current.findings if finding.severity is Severity.ERROR]
     counted = blocks.count_sentence(current.findings)
     if errors:

@@ -47,7 +47,7 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
     if slot is None:
         st.caption("Choose a marked tile, a row of the table or a number to see single slots.")
         return
-    left, right = st.columns([3, 2], gap="medium")
+    left, right = st.columns([1, 1], gap="medium")
     with left:
         view = slot_map.window_around(status, slot)
         last = min(view.start + view.cells.size, len(status)) - 1
@@ -130,8 +130,9 @@ def _card(card: SlotCard) -> None:
         for row in card.fields
     )
     st.html(
-        '<table class="kvc-table"><thead><tr><th>field</th><th>stored</th><th>expected</th><th>bits that differ</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
+        '<div class="kvc-wide"><table class="kvc-table"><thead><tr><th>field</th><th>stored</th><th>expected by verify</th>'
+        "<th>bits that differ</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
     )
     with st.container(horizontal=True, gap="small"):
         for label, slot in (("predecessor", card.predecessor), ("successor", card.successor)):
