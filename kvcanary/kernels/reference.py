@@ -37,6 +37,9 @@ class ReferenceBackend:
         """Always: it needs nothing but torch."""
         return Availability(ok=True, reason="plain Python loops, for checking and not for speed")
 
+    def prepare(self) -> None:
+        """Nothing to compile."""
+
     def plan(self, inputs: PlanInputs, verify_plan: VerifyPlan, write_plan: WritePlan) -> None:
         """Fill both plans, requests in batch order, positions ascending."""
         contract.check_plan(inputs, verify_plan, write_plan)

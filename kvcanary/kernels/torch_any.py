@@ -29,6 +29,9 @@ class TorchBackend:
         """Always: it needs nothing but torch."""
         return Availability(ok=True, reason="vectorised torch, runs on every device that torch has")
 
+    def prepare(self) -> None:
+        """Nothing to compile."""
+
     def plan(self, inputs: PlanInputs, verify_plan: VerifyPlan, write_plan: WritePlan) -> None:
         """Fill both plans; every entry is computed from its owner request and its place in it."""
         contract.check_plan(inputs, verify_plan, write_plan)

@@ -1,8 +1,8 @@
 """What goes into the canary kernels and what comes out: buffers, plans, rings and the backend contract.
 
 Every tensor lives on one device. A backend mutates only what its method says it mutates, and never allocates what it hands back.
-All four backends give equal bytes on the same inputs; violation rows are compared as a set per launch, because the order of
-parallel threads is not defined. Rules come from SGLang 0.5.23.
+All backends give equal bytes on the same inputs; on a GPU the violation rows of one launch come in any order, on the CPU in the order
+of the entries. A ContractError leaves every output untouched. Rules come from SGLang 0.5.23.
 """
 
 from __future__ import annotations
@@ -249,12 +249,21 @@ class Backend(Protocol):
         """Whether it can run here; cheap, no compilation."""
         ...
 
+    def prepare(self) -> None:
+        """Compile or load what the ops need, so that the first launch is as fast as the others; may be called again."""
+        ...
+
     def plan(self, inputs: PlanInputs, verify_plan: VerifyPlan, write_plan: WritePlan) -> None:
         """Fill both plans for one forward; an overflow leaves the verify entries untouched and sets enable to 0."""
         ...
 
     def stamp(self, launch: Launch, plan: WritePlan, inputs: StampInputs) -> None:
-        """Write canary records of this forward's tokens into launch.buffer."""
+        """Write canary records of this forward's tokens into launch.buffer.
+
+        Within a request the last token of a slot wins. Requests are independent: which of two requests wins a slot that both stamp,
+        and whether a request that starts from a slot which another one stamps sees it before or after, is open. Slot 0 is the
+        exception on the CPU, because SWA evicts tokens of any request to it: there the order is the order of the requests.
+        """
         ...
 
     def verify(self, launch: Launch, plan: VerifyPlan, *, check_tokens: bool = False) -> None:
