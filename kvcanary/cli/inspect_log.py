@@ -13,20 +13,27 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from kvcanary.analysis.canary_log import CanaryLog
+from kvcanary.analysis.canary_log import CanaryLog, LogBuilder
 from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis, diagnose
 from kvcanary.analysis.inspection import counts, report_data
 from kvcanary.analysis.log_stream import read_logs, read_stream
+from kvcanary.analysis.ring_rows import add_ring_rows
 from kvcanary.cli.exit_codes import BAD_INPUT, VERDICT_EXIT_CODES
-from kvcanary.errors import KvCanaryError
+from kvcanary.errors import ImportTextError, KvCanaryError
 from kvcanary.units import format_bytes, format_count
 
 _VERDICT_STYLES = {"pass": "bold blue", "fail": "bold red", "partial": "bold yellow", "not run": "bold yellow"}
 _PROGRESS_FROM_BYTES = 64 << 20
+SNAPSHOT_SUFFIX = ".safetensors"
 
 
 def command(
-    logs: Annotated[list[str], typer.Argument(help="Server logs, also .gz and .zst; several ranks or days are put together; - is stdin.")],
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Server logs, also .gz and .zst; several ranks or days are put together; - is stdin. Or snapshots (.safetensors)."
+        ),
+    ],
     json_to: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE, or - for stdout.")
     ] = None,
@@ -39,7 +46,7 @@ def command(
     """
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        log = read_stream(sys.stdin.buffer, name="stdin") if logs == ["-"] else _read([Path(name) for name in logs], errors)
+        log = _input(logs, errors)
         diagnosis = diagnose(log)
     except KvCanaryError as error:
         errors.print(escape(str(error)))
@@ -59,6 +66,35 @@ def command(
     if json_to != "-":
         _print(log, diagnosis, Console(highlight=False), max_rows)
     raise typer.Exit(VERDICT_EXIT_CODES[diagnosis.verdict])
+
+
+def _input(names: list[str], errors: Console) -> CanaryLog:
+    if names == ["-"]:
+        return read_stream(sys.stdin.buffer, name="stdin")
+    snapshots = [name for name in names if name.endswith(SNAPSHOT_SUFFIX)]
+    if snapshots and len(snapshots) < len(names):
+        raise ImportTextError(f"snapshots and logs cannot be mixed, got {', '.join(names[:4])}; inspect them one after the other")
+    return _verify_snapshots(snapshots) if snapshots else _read([Path(name) for name in names], errors)
+
+
+def _verify_snapshots(names: list[str]) -> CanaryLog:
+    # torch takes seconds to load, and logs do without it.
+    from kvcanary import snapshot
+
+    builder = LogBuilder()
+    for name in names:
+        loaded = snapshot.load(name)
+        builder.files.append(name)
+        builder.bytes_read += Path(name).stat().st_size
+        rank = loaded.labels.get("rank", "")
+        for check in snapshot.verify(loaded):
+            add_ring_rows(builder, check.rows.numpy(), name=name, source=check.kind, rank=rank, checked=check.chained + check.bytes_only)
+            if len(check.unlike):
+                slots = ", ".join(str(slot) for slot in check.unlike[:8].tolist())
+                builder.notes.append(f"HEAD and TAIL records of {len(check.unlike)} {check.kind} slots differ: {slots}")
+        if loaded.ring_total:
+            add_ring_rows(builder, loaded.ring_rows.numpy(), name=name, source="ring", rank=rank, total=loaded.ring_total)
+    return builder.build()
 
 
 def _read(paths: list[Path], errors: Console) -> CanaryLog:
