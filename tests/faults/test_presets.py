@@ -49,6 +49,7 @@ def both(*lines: str) -> list[str]:
             {"verify_token_assert": True},
             {1: both(f"9 {CHAIN}+{POSITION}+{TOKEN}", f"10 {POSITION}+{TOKEN}", f"11 {CHAIN}")},
         ),
+        ("aborted-transfer-writes-late", {"real_data": PARTIAL}, {1: both(f"9 {CHAIN}+{POSITION}", f"10 {POSITION}", f"11 {CHAIN}")}),
         ("aborted-transfer-writes-late", {"real_data": ALL}, {1: both(f"9 {CHAIN}+{POSITION}", f"10 {POSITION}", f"11 {CHAIN}")}),
         ("cell-points-at-slot-0", {"real_data": ALL, "verify_token_assert": True}, {}),
         # The old owner's records at positions 8, 9 and 10 are a chain of their own, so only the first one is broken. The seed at
