@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 # Command -> module here, which holds a function `command`. A module is loaded when its command is called or all are listed, so that
 # `kvcanary plan` does not wait for pandas and `kvcanary inspect` does not wait for torch.
 COMMANDS = {
+    "plan": "plan",
     "inspect": "inspect_log",
     "watch": "watch",
 }

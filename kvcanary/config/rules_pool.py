@@ -9,8 +9,12 @@ from kvcanary import layout
 from kvcanary.config.capacities import PAGE_SIZE_RULE, SWA_POOL_CLASS, SWA_RATIO_RULE, LaunchCapacities, capacity_problems, swa_slot_count
 from kvcanary.config.defaults import ROW_SPARE_TOKENS
 from kvcanary.config.findings import Finding, Fix
+from kvcanary.config.memory import memory_plan
 from kvcanary.config.rule_parts import SERVER_ARGS, error, fix, note, warning
 from kvcanary.config.settings import Settings
+from kvcanary.config.solve import PoolAnswer, changed, largest_pool
+from kvcanary.errors import ConfigError
+from kvcanary.units import format_count
 
 # Below this share of the request rows a missing graph is the normal case and not the exception.
 GRAPH_SHARE_WORTH_A_WARNING = 0.5
@@ -40,8 +44,24 @@ def positive_inputs(settings: Settings) -> Iterator[Finding]:
             continue
         fixes: list[Fix] = [fix(field, _NEAREST.get(field, 1))]
         if field == "pool_slot_count":
-            fixes = [*_larger_fraction(settings), fix(field, max(1, settings.pool.page_size))]
+            fixes = [*_larger_fraction(settings), *_pool_that_fits(settings), fix(field, max(1, settings.pool.page_size))]
         yield error(f"{field}_positive", (field,), message, _WHY[field], *fixes)
+
+
+def _pool_that_fits(settings: Settings) -> list[Fix]:
+    """The largest pool for the memory, where that is known, else room for one request of full length."""
+    try:
+        answer = largest_pool(memory_plan(changed(settings, pool_slot_count=max(1, settings.pool.page_size), mode="none")))
+    except ConfigError:
+        return []
+    if isinstance(answer, PoolAnswer):
+        text = f"set pool_slot_count to {format_count(answer.slots)}, the largest pool for this memory"
+        return [fix("pool_slot_count", answer.slots, text)] if answer.slots > 0 else []
+    page, width = settings.pool.page_size, settings.pool.max_seq_len_per_req
+    if width <= 0:
+        return []
+    slots = ceil(width / page) * page
+    return [fix("pool_slot_count", slots, f"set pool_slot_count to {format_count(slots)}, room for one request of full length")]
 
 
 def _larger_fraction(settings: Settings) -> list[Fix]:

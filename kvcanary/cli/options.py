@@ -1,0 +1,114 @@
+"""Every settings field as an option, the same for each command that takes settings."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from kvcanary.cli.exit_codes import BAD_INPUT
+from kvcanary.config.findings import Finding
+from kvcanary.config.presets import find_preset
+from kvcanary.config.settings import FIELDS, FieldSpec, Settings, format_field, read_flat
+from kvcanary.errors import ConfigError
+
+SETTINGS_FILE_LIMIT_BYTES = 1 << 20
+_PANELS = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option per settings field, --settings FILE and --preset NAME; it receives `given`, the flat texts.
+
+    Precedence: preset, then file, then options.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*, settings_file: Path | None, preset: str | None, **options: Any) -> None:
+        own = {name: value for name, value in options.items() if name not in FIELDS}
+        typed = {name: value for name, value in options.items() if name in FIELDS and value is not None}
+        try:
+            given = {**(_preset(preset) if preset else {}), **(_file(settings_file) if settings_file else {}), **typed}
+        except ConfigError as error:
+            fail(str(error))
+        command(given=given, **own)
+
+    own_parameters = [parameter for parameter in inspect.signature(command, eval_str=True).parameters.values() if parameter.name != "given"]
+    shared = [_shared("settings_file", Path, "--settings", "JSON file with settings fields; unknown fields are refused.", "FILE")]
+    shared.append(_shared("preset", str, "--preset", "Start from a real configuration; a wrong name lists them all.", "NAME"))
+    fields = [_field(spec) for spec in FIELDS.values()]
+    everything = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own_parameters, *shared, *fields)]
+    vars(wrapped)["__signature__"] = inspect.Signature(everything)
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
+    return wrapped
+
+
+def read_settings(given: Mapping[str, Any]) -> tuple[Settings, list[Finding]]:
+    """Settings with a finding per unreadable field."""
+    return read_flat(given)
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong on standard error and end with the exit code of bad input."""
+    typer.secho(f"error: {_printable(message)}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(BAD_INPUT)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def write_document(document: dict[str, Any], target: str) -> None:
+    """One JSON document on standard output ('-') or in a file."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if target == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"--json {target}: {error.strerror}")
+
+
+def _preset(name: str) -> dict[str, Any]:
+    return dict(find_preset(name).settings)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """Flat settings of a JSON file, or of the settings inside a document that kvcanary wrote."""
+    try:
+        if path.stat().st_size > SETTINGS_FILE_LIMIT_BYTES:
+            raise ConfigError(f"--settings {path}: larger than {SETTINGS_FILE_LIMIT_BYTES} bytes, so it is no settings file")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--settings {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--settings {path}: not JSON: {str(error)[:100]}") from None
+    if isinstance(document, dict) and str(document.get("schema", "")).startswith("kvcanary."):
+        document = document.get("settings", document.get("spec", {}).get("settings"))
+    if not isinstance(document, dict):
+        raise ConfigError(f"--settings {path}: must be a JSON object of settings fields")
+    return document
+
+
+def _shared(name: str, kind: type, flag: str, help_text: str, metavar: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=help_text, metavar=metavar, rich_help_panel="Where settings come from")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+def _field(spec: FieldSpec) -> inspect.Parameter:
+    default = format_field(spec.name, spec.default) or "none"
+    flag = f" SGLang: {spec.flag}." if spec.flag else ""
+    choices = f" One of {', '.join(spec.choices)}." if spec.choices else ""
+    option = typer.Option(
+        f"--{spec.name.replace('_', '-')}",
+        help=f"{spec.help}{choices}{flag} Default: {default}.",
+        metavar=spec.kind.upper(),
+        rich_help_panel=_PANELS[spec.group],
+        show_default=False,
+    )
+    return inspect.Parameter(spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
