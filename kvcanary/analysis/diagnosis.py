@@ -204,8 +204,9 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
         more = f" ({format_count(coverage.counted)} counted)" if coverage.counted is not None and coverage.counted != listed else ""
         where = f" on {', '.join(ranks[:4])}{' and more' if len(ranks) > 4 else ''}" if ranks else ""
         cause = f" Likeliest cause: {causes[0].text.title} ({causes[0].confidence.name.lower()} confidence)." if incidents else ""
+        least = "at least " if listed > MAX_ROWS else ""
         count = f"{format_count(listed)} violation{'s' if listed != 1 else ''} listed{more}"
-        return f"{count} for {format_count(len(slots))} slot{'s' if len(slots) != 1 else ''}{where}.{cause}"
+        return f"{count} for {least}{format_count(len(slots))} slot{'s' if len(slots) != 1 else ''}{where}.{cause}"
     done = f"{format_count(coverage.protected_tokens)} slot checks and writes" if coverage.protected_tokens else "checks"
     if coverage.verdict == "partial":
         return f"No violation in {done}, but not everything was looked at: {coverage.reasons[0]}."

@@ -7,6 +7,7 @@ hit are decoded. While a message is open, every line is looked at.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ _BODY_WORDS = (b"=", b": ")
 MAX_LINE_BYTES = 1 << 20
 _BATCH = b"#running-req: "
 _SAMPLED_LINES = 40
+_MESSAGE_LINES = 7
 
 
 class LogReader:
@@ -89,7 +91,10 @@ class LogReader:
                 at = max(at, block.rfind(b"\n", at, hit) + 1)
             self._lines += block.count(b"\n", counted, at)
             counted = self._at = at
-            at = self._read_fast(block, at) or self._read_slow(block, at, attending)
+            if (end := self._read_fast(block, at)) > at:
+                at = counted = end
+            else:
+                at = self._read_slow(block, at, attending)
             for word in [word for word, place in hits.items() if place < at]:
                 hits[word] = _find(block, word, at)
         self._lines += block.count(b"\n", counted) + (not block.endswith(b"\n"))
@@ -132,29 +137,42 @@ class LogReader:
             self._messages.read(LogLine(text=text, source=line.source, time=line.time), self._lines + 1)
 
     def _read_fast(self, block: bytes, at: int) -> int:
-        """One match for the lines that a busy log repeats; where it ends, 0 when none fits here."""
-        if self._partial or self._messages.wrapped or not block.startswith(b"[", at):
-            return 0
-        if match := canary_lines.FAST_SWEEP.match(block, at):
-            state, _ = self._prefix_state(match["ranks"], match["time"])
-            state.on_sweep(int(match["passes"]), int(match["step"]))
-        elif match := canary_lines.FAST_STATS.match(block, at):
-            state, time = self._prefix_state(match["ranks"], match["time"])
-            stats = (int(match["step"]), int(match["protected"]), int(match["passes"]), int(match["violations"]))
-            self._builder.add_stats(state, time, stats, (int(match["active"]), int(match["tags"])))
-        elif match := canary_lines.FAST_MESSAGE.match(block, at):
-            state, time = self._prefix_state(match["ranks"], match["time"])
-            numbers = [int(match[name]) for name in ("slot", "position", "token", "expected")]
-            hashes = [int(match[name], 16) for name in ("hash", "aux")]
-            record = Record(launch_tag=match["tag"].decode(), fail_reason=match["reason"].decode(), numbers=(*numbers, *hashes))
-            footer = Footer(total=int(match["total"]), ring_overflow=match["overflow"] == b"True", step=int(match["step"]))
-            self._messages.add_whole(state, record, footer, time, self._lines + 1)
-        else:
-            return 0
-        lines = block.count(b"\n", at, match.end())
-        state.canary_lines += lines
-        self._builder.canary_lines += lines
-        return match.end()
+        """Read as many lines of the forms that a busy log repeats as follow each other here; where they end."""
+        if self._partial or self._messages.wrapped:
+            return at
+        while block.startswith(b"[", at):
+            self._at = at
+            if match := canary_lines.FAST_MESSAGE.match(block, at):
+                lines = _MESSAGE_LINES
+                state = self._fast_message(match)
+            elif match := canary_lines.FAST_SWEEP.match(block, at):
+                lines = 1
+                state, _ = self._prefix_state(match["ranks"], match["time"])
+                state.on_sweep(int(match["passes"]), int(match["step"]))
+            elif match := canary_lines.FAST_STATS.match(block, at):
+                lines = 1
+                state, time = self._prefix_state(match["ranks"], match["time"])
+                stats = (int(match["step"]), int(match["protected"]), int(match["passes"]), int(match["violations"]))
+                self._builder.add_stats(state, time, stats, (int(match["active"]), int(match["tags"])))
+            else:
+                break
+            at = match.end()
+            state.canary_lines += lines
+            self._builder.canary_lines += lines
+            self._lines += lines
+        return at
+
+    def _fast_message(self, match: re.Match[bytes]) -> StreamState:
+        state, time = self._prefix_state(match["ranks"], match["time"])
+        numbers = (int(match["slot"]), int(match["position"]), int(match["token"]), int(match["expected"]))
+        record = Record(
+            launch_tag=match["tag"].decode(),
+            fail_reason=match["reason"].decode(),
+            numbers=(*numbers, int(match["hash"], 16), int(match["aux"], 16)),
+        )
+        footer = Footer(total=int(match["total"]), ring_overflow=match["overflow"] == b"True", step=int(match["step"]))
+        self._messages.add_whole(state, record, footer, time, self._lines + 1)
+        return state
 
     def _prefix_state(self, ranks: bytes, time: bytes) -> tuple[StreamState, float]:
         state = self._states.get(ranks)
