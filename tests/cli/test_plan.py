@@ -1,0 +1,93 @@
+"""kvcanary plan: documents, exit codes, where settings come from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from kvcanary.cli import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["plan", *arguments])
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--json", "-")
+    loaded: dict[str, Any] = json.loads(result.stdout)
+    return loaded
+
+
+def test_settings_that_start() -> None:
+    result = run("--pool-slot-count", "16k", "--max-seq-len-per-req", "4100")
+    assert result.exit_code == 0
+    assert "Starts" in result.stdout
+    assert "3 * pool_slot_count 16000 = 48000" in result.stdout
+
+
+def test_settings_that_do_not_start_say_so_in_the_exit_code() -> None:
+    result = run("--pool-slot-count", "0")
+    assert result.exit_code == 1
+    assert "kv-canary: pool_slot_count must be positive, got 0" in result.stdout
+    assert "--max-total-tokens" in result.stdout
+
+
+def test_the_document_is_versioned_and_alone_on_standard_output() -> None:
+    found = document("--preset", "laptop", "--mode", "raise")
+    assert (found["schema"], found["version"], found["starts"]) == ("kvcanary.plan", 1, True)
+    assert found["settings"]["mode"] == "raise"
+    assert found["capacities"]["verify_capacity"]["value"] == 3 * 65536
+    assert sum(line["bytes"] or 0 for line in found["memory"]["lines"]) == found["memory"]["known_bytes"]
+
+
+def test_options_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"page_size": 16, "pool_slot_count": "32k"}))
+    found = document("--preset", "laptop", "--settings", str(file), "--page-size", "32")["settings"]
+    assert (found["page_size"], found["pool_slot_count"], found["max_prefill_tokens"]) == (32, 32000, 4096)
+
+
+def test_a_document_can_be_fed_back(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert run("--preset", "laptop", "--page-size", "64", "--json", str(file)).exit_code == 0
+    assert document("--settings", str(file))["settings"] == json.loads(file.read_text())["settings"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--page-size", "12.5"], "page_size must be a whole number, got '12.5'"),
+        (["--mode", "on"], "mode must be one of none/log/raise"),
+        (["--preset", "nothing"], "preset must be one of"),
+        (["--settings", "missing.json"], "--settings missing.json: No such file"),
+    ],
+)
+def test_bad_input_names_field_and_rule(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", '{"page_sice": 1}', "[" * 100_000])
+def test_a_bad_settings_file_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    result = run("--settings", str(file))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    code = "import sys; sys.argv = ['kvcanary', '--help']\ntry:\n import kvcanary.cli; kvcanary.cli.main()\nexcept SystemExit: pass\n"
+    code += "print(sorted({'torch', 'numba', 'streamlit'} & set(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert printed.stdout.strip().endswith("[]")
+    assert "plan" in printed.stdout
