@@ -65,7 +65,7 @@ class FaultClass:
 class Reach:
     """Whether a configuration can see a variant: the sightings it has, or the reason why there are none.
 
-    certain is false where it sees the fault only if the slot is read again.
+    certain is false where a later forward has to read the slot again: a request that ends in the step of the fault takes it along.
     """
 
     visible: bool
@@ -87,7 +87,7 @@ def reach(variant: Variant, config: CanaryConfig) -> Reach:
         phases = tuple(phase for phase in sighting.phases if phase != "SWEEP" or config.sweep_interval)
         if phases and config.real_data in sighting.modes and (sighting.need is None or switched[sighting.need]):
             seen.append(sighting)
-    certain = any(not sighting.if_read for sighting in seen)
+    certain = any(sighting.latency_steps == 0 and not sighting.if_read for sighting in seen)
     return Reach(bool(seen), certain, tuple(seen), "" if seen else variant.blind)
 
 

@@ -48,6 +48,8 @@ def test_what_lies_in_memory_can_be_injected(kind: str, name: str) -> None:
         ("payload_bytes", "later_bytes", {"real_data": RealKvHashMode.PARTIAL}, False, False),
         ("token_swap", "sampler_exit", {"verify_token_assert": True}, False, False),
         ("slot_alias", "cell_to_slot_0", {"strict": True}, True, True),
+        ("slot_alias", "two_requests", {}, True, False),
+        ("slot_alias", "two_requests", {"real_data": RealKvHashMode.PARTIAL}, True, True),
     ],
 )
 def test_reach(kind: str, name: str, config: dict[str, object], visible: bool, certain: bool) -> None:

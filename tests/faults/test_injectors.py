@@ -72,7 +72,8 @@ def test_a_fault_is_seen_exactly_where_the_catalogue_says(kind: str, variant: st
     assert sum(at_step.changed.values()) > 0
     assert not seen([report for report in reports if report.index < injector.record.step])
     here = reach(find(kind, variant), CONFIGS[config])
-    if here.certain or not here.visible:
+    # A slot that only the tree holds is read again by chance; all others are read by the next forward of their request.
+    if here.certain or not here.visible or variant != "cached_only":
         assert seen(reports) == here.visible
 
 

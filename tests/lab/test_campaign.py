@@ -1,0 +1,149 @@
+"""A campaign: rates with their doubt, latencies, reports without a fault, and runs that are missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvcanary.errors import ConfigError
+from kvcanary.faults.canary_config import CanaryConfig
+from kvcanary.kernels.backends import choose_backend
+from kvcanary.kernels.types import Backend
+from kvcanary.lab.campaign import (
+    ALL_FAULTS,
+    DEFAULT_CONFIGS,
+    CampaignPlan,
+    CampaignRun,
+    CellSummary,
+    run_campaign,
+    run_one,
+    summarise,
+    wilson,
+)
+from kvcanary.layout import RealKvHashMode
+
+FAULTS = (
+    ("payload_bytes", "bit_flip"),
+    ("payload_bytes", "just_written"),
+    ("slot_alias", "cell_to_slot_0"),
+    ("swa_eviction", "reused_inside_window"),
+    ("slot_leak", "never_freed"),
+)
+CONFIGS = {
+    "chain": CanaryConfig(),
+    "partial": CanaryConfig(real_data=RealKvHashMode.PARTIAL),
+    "strict": CanaryConfig(real_data=RealKvHashMode.PARTIAL, strict=True),
+}
+PLAN = CampaignPlan(faults=FAULTS, configs=CONFIGS, seeds=(0, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return choose_backend("auto")[0]
+
+
+@pytest.fixture(scope="module")
+def runs(backend: Backend) -> list[CampaignRun]:
+    return list(run_campaign(PLAN, backend))
+
+
+@pytest.fixture(scope="module")
+def cells(runs: list[CampaignRun]) -> dict[tuple[str, str], CellSummary]:
+    return {(cell.variant, cell.config): cell for cell in summarise(PLAN, runs)}
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (5, 10, 0.2366, 0.7634),
+        (1, 1, 0.2065, 1.0),
+        (0, 0, 0.0, 1.0),
+        (81, 263, 0.2553, 0.3662),
+    ],
+)
+def test_wilson_interval(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_every_run_injects_and_nothing_is_reported_before(runs: list[CampaignRun]) -> None:
+    assert [run.key for run in runs] == PLAN.run_keys()
+    assert len(runs) == 4 * 3 * 3
+    assert all(run.record is not None and run.changed > 0 for run in runs)
+    assert sum(run.false_reports for run in runs) == 0
+    assert all(run.verified > 0 and run.canary_s > 0 for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("variant", "config", "rate", "visible", "latency", "reports"),
+    [
+        ("bit_flip", "chain", 0.0, False, None, set()),
+        ("bit_flip", "partial", 1.0, True, 0, {"TAIL verify_real_kv_hash"}),
+        ("just_written", "partial", 1.0, True, 1, {"TAIL verify_real_kv_hash"}),
+        ("cell_to_slot_0", "partial", 0.0, False, None, set()),
+        ("cell_to_slot_0", "strict", 1.0, True, 0, {"STRICT zero_cell"}),
+    ],
+)
+def test_cells(
+    variant: str,
+    config: str,
+    rate: float,
+    visible: bool,
+    latency: int | None,
+    reports: set[str],
+    cells: dict[tuple[str, str], CellSummary],
+) -> None:
+    cell = cells[variant, config]
+    assert (cell.injected, cell.rate, cell.visible, cell.latency_p50, cell.unexpected) == (3, rate, visible, latency, 0)
+    assert set(cell.reports) == reports
+    assert bool(cell.reason) != visible
+
+
+def test_what_cannot_be_injected_has_a_reason_and_no_rate(cells: dict[tuple[str, str], CellSummary]) -> None:
+    cell = cells["never_freed", "strict"]
+    assert (cell.injected, cell.rate, cell.rate_low, cell.visible) == (0, None, None, False)
+    assert "free + held + cached" in cell.reason
+
+
+def test_the_window_fault_is_reported_by_the_window_group(runs: list[CampaignRun]) -> None:
+    (run, *_) = (run for run in runs if run.key[0] == "swa_eviction")
+    assert run.detected
+    assert run.slots_flagged >= 1
+    assert set(run.reports) >= {"HEAD verify_chain_hash", "TAIL verify_chain_hash"}
+
+
+def test_a_stopped_campaign_goes_on_with_what_is_missing(backend: Backend, runs: list[CampaignRun]) -> None:
+    done = {run.key for run in runs[:-2]}
+    rest = list(run_campaign(PLAN, backend, done))
+    assert [run.key for run in rest] == [run.key for run in runs[-2:]]
+    assert [replace(run, canary_s=0.0) for run in rest] == [replace(run, canary_s=0.0) for run in runs[-2:]]
+
+
+def test_tokens_computed_from_corrupt_kv_stop_counting_at_the_report(backend: Backend) -> None:
+    seen, unseen = (run_one(PLAN, ("payload_bytes", "bit_flip", config, 0), backend) for config in ("partial", "chain"))
+    assert seen.record == unseen.record
+    assert 0 < seen.corrupt_tokens < unseen.corrupt_tokens
+    assert seen.requests_flagged >= 1
+    assert unseen.requests_flagged == 0
+
+
+def test_the_default_plan_holds_every_fault_and_six_configurations() -> None:
+    plan = CampaignPlan()
+    assert plan.faults == ALL_FAULTS
+    assert (len(plan.configs), len(plan.seeds)) == (6, 10)
+    assert plan.configs == DEFAULT_CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"faults": ()}, "faults must not be empty"),
+        ({"seeds": ()}, "seeds must not be empty"),
+        ({"faults": (("rain", "x"),)}, "fault must be one of"),
+    ],
+)
+def test_illegal_plans_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CampaignPlan(**changes)  # type: ignore[arg-type]
