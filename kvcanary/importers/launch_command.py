@@ -1,0 +1,210 @@
+"""Launch commands of SGLang and vLLM in any text: arguments under the engine's own names, typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcanary.config.findings import Finding, Severity
+from kvcanary.importers import paste
+from kvcanary.importers.arguments import BadValue, Table, table
+from kvcanary.importers.commands import PROGRAM, Found, RawCommand, guess_engine, in_python, in_shell, in_yaml
+from kvcanary.importers.flags import Reading, note, read_flags
+from kvcanary.importers.python_text import Expression
+from kvcanary.importers.result import UnknownFlag, Unresolved
+from kvcanary.importers.secrets import is_secret, without_secret_names
+
+_YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
+_YAML_PAIR = re.compile(r"(?m)^[ \t]*(?:- )?[\"']?(?:--)?([A-Za-z][\w-]{1,60})[\"']?[ \t]*:[ \t]+\S")
+_PYTHON = re.compile(
+    r"(?m)^\s*(?:import|from|def|class|with|async|@)\b|^\s*\w+\s*\+?=\s*\[|\.(?:append|extend)\(|subprocess|popen_launch_server|\b[fF]\"|\b[fF]'"
+    r"|\b(?:Engine|ServerArgs|LLM|EngineArgs|AsyncEngineArgs)\(|^\s*(?:CMD|ENTRYPOINT)\s*\[|^\s*[\[{]\s*$|^\s*[\[{]\s*\""
+)
+_QUOTED_FLAG = re.compile(r"""["']--[a-z]""")
+_FLAG_LINE = re.compile(r"(?m)^[ \t]*--?[a-zA-Z]")
+_MODEL_ARGUMENT = {"sglang": "model_path", "vllm": "model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandReading:
+    """One command, read: `reading` has its arguments and what is to say about them."""
+
+    engine: str
+    reading: Reading
+    env: Mapping[str, str]
+    line: int
+    has_program: bool
+
+
+@dataclass(slots=True)
+class CommandsReading:
+    """All commands of a text, variables set outside them, and findings about the text."""
+
+    commands: list[CommandReading] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read_commands(text: str) -> CommandsReading:
+    """Find and read every launch command; an empty reading where there is none. Never raises on any text."""
+    straight, odd = paste.straighten(text)
+    sides = paste.conflict_sides(straight)
+    out = _read_side(straight) if sides is None else _merge_sides(_read_side(sides[0]), _read_side(sides[1]))
+    if odd and out.commands:
+        why = "A word processor put them in; they were read as plain quotes and hyphens."
+        out.findings.insert(0, note("typography", "smart quotes or dashes", why, severity=Severity.NOTE))
+    if len(out.commands) > 1:
+        why = "The first one is shown; the others are listed beside it."
+        out.findings.append(note("several-commands", f"several commands: {len(out.commands)}", why, severity=Severity.NOTE))
+    return out
+
+
+def _read_side(text: str) -> CommandsReading:
+    out = CommandsReading()
+    parts = list(paste.blocks(text))
+    for block in parts:
+        if block.kind != "prose":
+            _add(out, _locate(paste.undo_shell_marks(block.text), block.line))
+    for block in parts:
+        if block.kind != "code" and "`" in block.text and not any(command.has_program for command in out.commands):
+            _inline(block, out)
+    if any(not command.has_program for command in out.commands) and not any(command.has_program for command in out.commands):
+        why = "Only flags were found, so nothing says which program or model they belong to."
+        out.findings.append(note("no-program", "no program", why, severity=Severity.NOTE))
+    return out
+
+
+def _locate(text: str, first_line: int) -> Found:
+    """The reading that finds a command: by what the text looks like, then the others."""
+    readers = [in_shell]
+    pairs = [match[1] for match in _YAML_PAIR.finditer(text[:200_000])]
+    recipe = sum(table(engine).named(key) is not None for key in pairs for engine in ("sglang", "vllm")) >= 2
+    if _PYTHON.search(text) and (_QUOTED_FLAG.search(text) or PROGRAM.search(text) or "(" in text):
+        readers.insert(0, in_python)
+    if _YAML.search(text) or recipe:
+        readers.insert(0, in_yaml)
+    env: dict[str, str] = {}
+    for reader in readers:
+        found = reader(text, first_line)
+        env.update(found.env)
+        if found.commands and (reader is not in_shell or _plausible(found)):
+            if reader is in_python:
+                found.env.update(in_shell(text, first_line).env)
+            return found
+    return Found(env=env)
+
+
+def _plausible(found: Found) -> bool:
+    """Flags without a program count only if one of them is known; dashes begin lines of other texts too."""
+    fragments = [command for command in found.commands if not command.has_program]
+    for command in fragments:
+        engine = guess_engine(command.words)
+        flags = [word.text.partition("=")[0] for word in command.words if word.text.startswith("--")]
+        if not any(table(engine).resolve(flag).argument is not None for flag in flags):
+            found.commands.remove(command)
+    return bool(found.commands)
+
+
+def _inline(block: paste.Block, out: CommandsReading) -> None:
+    """Inline code: a whole command anywhere, flags where they are listed; flags inside a sentence are named, not read."""
+    listed: list[paste.Span] = []
+    for span in paste.spans(block.text, block.line):
+        if PROGRAM.search(span.text):
+            _add(out, in_shell(span.text, span.line))
+        elif span.mention and span.text.startswith("--"):
+            flag = span.text.split()[0].partition("=")[0]
+            why = "It stands inside a sentence and may speak of another run, so it was not read."
+            out.findings.append(note("mentioned-flag", f"mentioned outside the list: {flag}", why, severity=Severity.NOTE))
+        elif span.text.startswith("--") or re.match(r"[A-Z][A-Z0-9_]+=", span.text):
+            listed.append(span)
+    if listed and not any(command.has_program for command in out.commands):
+        text = "\n" * (listed[0].line - 1)
+        line = listed[0].line
+        for span in listed:
+            text += "\n" * (span.line - line) + (" " if span.line == line else "") + span.text
+            line = max(line, span.line)
+        found = in_shell(text)
+        if _plausible(found):
+            _add(out, found)
+        out.env.update(found.env)
+
+
+def _add(out: CommandsReading, found: Found) -> None:
+    out.env.update(found.env)
+    out.findings += [finding for finding in found.findings if finding.message not in {known.message for known in out.findings}]
+    out.commands += [_read(command) for command in found.commands]
+
+
+def _read(command: RawCommand) -> CommandReading:
+    engine = command.engine or guess_engine(command.words)
+    arguments = table(engine)
+    reading = _read_native(command, arguments) if command.native else Reading()
+    if command.words:
+        reading = read_flags(command.words, arguments, positional=_MODEL_ARGUMENT[engine] if command.positional else "")
+    reading.findings[:0] = command.findings
+    return CommandReading(
+        engine=engine, reading=reading, env=dict(command.env), line=command.line, has_program=command.has_program or bool(command.native)
+    )
+
+
+def _read_native(command: RawCommand, arguments: Table) -> Reading:
+    reading = Reading()
+    for key, (value, line) in command.native.items():
+        argument = arguments.named(key)
+        if is_secret(key):
+            continue
+        if argument is None:
+            suggestion = arguments.resolve("--" + key.replace("_", "-")).suggestion
+            reading.unknown.append(UnknownFlag(flag=key, reason="no such key", suggestion=suggestion, line=line))
+        elif isinstance(value, Expression):
+            shown = without_secret_names(value.source)
+            reading.arguments[argument.name] = Unresolved(shown)
+            reading.unresolved.append(shown)
+        elif isinstance(value, str) and re.search(r"\$[({A-Za-z_]|\{\{", value):
+            reading.arguments[argument.name] = Unresolved(without_secret_names(value))
+            reading.unresolved.append(without_secret_names(value))
+        else:
+            try:
+                reading.arguments[argument.name] = arguments.from_native(argument, value)
+                reading.places[argument.name] = f"{key}, line {line}"
+            except BadValue as error:
+                shown = str(value)[:40]
+                reading.findings.append(
+                    note("malformed-value", f"malformed value for {key}: {shown!r}; it takes {error}", "It was not read.")
+                )
+    return reading
+
+
+def _merge_sides(ours: CommandsReading, theirs: CommandsReading) -> CommandsReading:
+    """One reading of both sides of a merge conflict: what they agree on, and the candidates where they do not."""
+    out = CommandsReading(env={**theirs.env, **ours.env}, findings=_union(ours.findings, theirs.findings))
+    out.findings.insert(
+        0, note("conflict-markers", "merge conflict markers", "The text holds two versions; where they differ nothing was chosen.")
+    )
+    for index, mine in enumerate(ours.commands):
+        other = theirs.commands[index] if index < len(theirs.commands) else None
+        if other is not None and other.engine == mine.engine:
+            _drop_differences(mine.reading, other.reading)
+        out.commands.append(mine)
+    out.commands += theirs.commands[len(ours.commands) :]
+    return out
+
+
+def _drop_differences(mine: Reading, other: Reading) -> None:
+    for name in {**mine.arguments, **other.arguments}:
+        candidates: list[Any] = [reading.arguments.get(name) for reading in (mine, other)]
+        if candidates[0] != candidates[1]:
+            mine.candidates[name] = candidates
+            mine.arguments.pop(name, None)
+    for entry in other.unknown:
+        if entry.flag not in {known.flag for known in mine.unknown}:
+            mine.unknown.append(entry)
+    mine.findings = _union(mine.findings, other.findings)
+
+
+def _union(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
+    found = list(first)
+    found += [finding for finding in second if finding.message not in {known.message for known in found}]
+    return found

@@ -1,0 +1,311 @@
+"""YAML as operators paste it: fragments that begin anywhere, are cut anywhere and carry their line numbers.
+
+Reads block and flow collections, block scalars, quoted and plain scalars and comments; knows no anchors, tags or types. A line that fits
+nowhere is left out instead of ending the reading, because a paste is rarely a whole document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_NESTING = 40
+MAX_LINES = 20_000
+_KEY = re.compile(
+    r"""("(?:[^"\\]|\\.){0,200}"|'[^']{0,200}'|[^\s#&*!\[\]{}"',|>%@`:-][^:#\n]{0,200}?|--?[A-Za-z][\w-]{0,100})\s*:(?:[ \t]+(.*)|$)"""
+)
+_BLOCK = re.compile(r"[|>][+\-0-9]*(?:\s+#.*)?$")
+_COMMENT = re.compile(r"\s#.*$")
+_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Text of one value; quoted text is never a number, a truth value or null."""
+
+    text: str
+    line: int
+    quoted: bool = False
+
+    def native(self) -> Any:
+        """The value as YAML 1.1 types it: null, truth value, number or text."""
+        if self.quoted:
+            return self.text
+        lowered = self.text.lower()
+        if lowered in ("", "~", "null"):
+            return None
+        if lowered in ("true", "yes", "on", "false", "no", "off"):
+            return lowered in ("true", "yes", "on")
+        if len(self.text) <= 40 and _NUMBER.fullmatch(self.text):
+            plain = self.text.replace("_", "")
+            return int(plain) if plain.lstrip("+-").isdigit() else float(plain)
+        return self.text
+
+
+@dataclass(slots=True)
+class Mapping:
+    """Keys in order, repeated ones included."""
+
+    line: int
+    entries: list[tuple[str, Node]] = field(default_factory=list)
+
+    def get(self, *names: str) -> Node | None:
+        """Value of the last key of that name; the last one counts in YAML."""
+        return next((node for key, node in reversed(self.entries) if key in names), None)
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Items of a list."""
+
+    line: int
+    items: list[Node] = field(default_factory=list)
+
+
+Node = Scalar | Mapping | Sequence
+
+
+def read_yaml(text: str, first_line: int = 1) -> list[Node]:
+    """The top-level nodes of a text: one per document or fragment."""
+    return list(_Reader(text, first_line).nodes())
+
+
+def native(node: Node) -> Any:
+    """A node as plain Python values."""
+    if isinstance(node, Scalar):
+        return node.native()
+    if isinstance(node, Sequence):
+        return [native(item) for item in node.items]
+    return {key: native(value) for key, value in node.entries}
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything inside it, outer first."""
+    yield node
+    children = node.items if isinstance(node, Sequence) else [value for _, value in node.entries] if isinstance(node, Mapping) else []
+    for child in children:
+        yield from walk(child)
+
+
+class _Reader:
+    def __init__(self, text: str, first_line: int) -> None:
+        self.raw = text.replace("\t", "    ").split("\n")[:MAX_LINES]
+        self.first = first_line
+        self.at = 0
+
+    def nodes(self) -> Iterator[Node]:
+        while (line := self._peek()) is not None:
+            before = self.at
+            if (node := self._block(line[0], 0)) is not None:
+                yield node
+            if self.at == before:
+                self.at += 1
+
+    def _peek(self) -> tuple[int, str] | None:
+        """Indent and content of the next line that says something."""
+        while self.at < len(self.raw):
+            line = self.raw[self.at].rstrip("\r")
+            content = line.strip()
+            if content and not content.startswith("#") and content not in ("---", "..."):
+                return len(line) - len(line.lstrip()), content
+            self.at += 1
+        return None
+
+    def _block(self, indent: int, depth: int) -> Node | None:
+        line = self._peek()
+        if line is None or line[0] < indent or depth > MAX_NESTING:
+            return None
+        if line[1] == "-" or line[1].startswith("- "):
+            return self._sequence(line[0], depth)
+        if _KEY.match(line[1]):
+            return self._mapping(line[0], depth)
+        number = self.first + self.at
+        self.at += 1
+        return self._value(line[1], line[0] - 1, number, depth)
+
+    def _sequence(self, indent: int, depth: int) -> Sequence:
+        sequence = Sequence(self.first + self.at)
+        while (line := self._peek()) and line[0] == indent and (line[1] == "-" or line[1].startswith("- ")):
+            content = line[1][1:].lstrip()
+            inner = indent + len(line[1]) - len(content)
+            number = self.first + self.at
+            if content and not content.startswith(("-", "|", ">", '"', "'", "[", "{", "#")) and _KEY.match(content):
+                # The item's mapping begins on the dash's own line.
+                self.raw[self.at] = " " * inner + content
+                node: Node | None = self._block(inner, depth + 1)
+            elif content.startswith("- "):
+                self.raw[self.at] = " " * inner + content
+                node = self._block(inner, depth + 1)
+            else:
+                self.at += 1
+                node = self._value(content, indent, number, depth + 1) if content else self._block(indent + 1, depth + 1)
+            sequence.items.append(node if node is not None else Scalar("", number))
+        return sequence
+
+    def _mapping(self, indent: int, depth: int) -> Mapping:
+        mapping = Mapping(self.first + self.at)
+        while (line := self._peek()) and line[0] == indent and (match := _KEY.match(line[1])):
+            number = self.first + self.at
+            self.at += 1
+            rest = (match[2] or "").strip()
+            if rest and not rest.startswith("#"):
+                value: Node | None = self._value(rest, indent, number, depth + 1)
+            else:
+                following = self._peek()
+                dash = following is not None and following[0] == indent and (following[1] == "-" or following[1].startswith("- "))
+                value = self._block(indent if dash else indent + 1, depth + 1)
+            mapping.entries.append((_unquote(match[1])[0], value if value is not None else Scalar("", number)))
+        return mapping
+
+    def _value(self, rest: str, indent: int, number: int, depth: int) -> Node:
+        """A value that begins on the current line, which was consumed already; `indent` is that of its key."""
+        if _BLOCK.match(rest):
+            return Scalar(self._block_scalar(indent, folded=rest[0] == ">"), number + 1, quoted=True)
+        if rest[0] in "[{":
+            return _Flow(self._until_closed(rest), number).read(depth)
+        if rest[0] in "\"'":
+            text, _ = _unquote(self._until_quote(rest))
+            return Scalar(text, number, quoted=True)
+        lines = [_COMMENT.sub("", " " + rest).strip()]
+        while (line := self._peek()) and line[0] > indent and not self._structure(line[1]):
+            lines.append(_COMMENT.sub("", " " + line[1]).strip())
+            self.at += 1
+        return Scalar(" ".join(lines), number)
+
+    @staticmethod
+    def _structure(content: str) -> bool:
+        return content == "-" or content.startswith("- ") or (not content.startswith("--") and _KEY.match(content) is not None)
+
+    def _block_scalar(self, indent: int, *, folded: bool) -> str:
+        lines: list[str] = []
+        while self.at < len(self.raw):
+            line = self.raw[self.at].rstrip("\r")
+            if line.strip() and len(line) - len(line.lstrip()) <= indent:
+                break
+            lines.append(line)
+            self.at += 1
+        margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+        return (" " if folded else "\n").join(line[margin:] for line in lines)
+
+    def _until_closed(self, text: str) -> str:
+        """Flow text up to the bracket that closes it, over several lines if need be."""
+        for _ in range(500):
+            if _closed(text) or self.at >= len(self.raw):
+                break
+            text += "\n" + self.raw[self.at].rstrip("\r")
+            self.at += 1
+        return text
+
+    def _until_quote(self, text: str) -> str:
+        for _ in range(100):
+            if _unquote(text)[1] or self.at >= len(self.raw):
+                break
+            text += " " + self.raw[self.at].strip()
+            self.at += 1
+        return text
+
+
+def _closed(text: str) -> bool:
+    depth, quote, skip = 0, "", False
+    for char in text:
+        if skip:
+            skip = False
+        elif quote:
+            skip = char == "\\" and quote == '"'
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in "[{") - (char in "]}")
+            if depth <= 0:
+                return True
+    return False
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+
+
+def _unquote(text: str) -> tuple[str, bool]:
+    """Text of a quoted scalar and whether the quote closes; plain text stays as it is."""
+    if not text or text[0] not in "\"'":
+        return text.strip(), True
+    quote, at, found = text[0], 1, []
+    while at < len(text):
+        char = text[at]
+        if quote == '"' and char == "\\" and at + 1 < len(text):
+            found.append(_ESCAPES.get(text[at + 1], text[at + 1]))
+            at += 2
+        elif char == quote == "'" and text[at + 1 : at + 2] == "'":
+            found.append("'")
+            at += 2
+        elif char == quote:
+            return "".join(found), True
+        else:
+            found.append(char)
+            at += 1
+    return "".join(found), False
+
+
+class _Flow:
+    """Flow collections: [a, "b", {c: d}]."""
+
+    def __init__(self, text: str, line: int) -> None:
+        self.text, self.at, self.line = text, 0, line
+
+    def read(self, depth: int) -> Node:
+        self._blanks()
+        char = self.text[self.at : self.at + 1]
+        if char == "[" and depth <= MAX_NESTING:
+            return self._items(depth)
+        if char == "{" and depth <= MAX_NESTING:
+            return self._pairs(depth)
+        return self._scalar()
+
+    def _blanks(self) -> None:
+        while self.at < len(self.text) and self.text[self.at] in " \n,":
+            self.line += self.text[self.at] == "\n"
+            self.at += 1
+
+    def _items(self, depth: int) -> Sequence:
+        sequence = Sequence(self.line)
+        self.at += 1
+        while True:
+            self._blanks()
+            if self.at >= len(self.text) or self.text[self.at] == "]":
+                self.at += 1
+                return sequence
+            before = self.at
+            sequence.items.append(self.read(depth + 1))
+            self.at += self.at == before
+
+    def _pairs(self, depth: int) -> Mapping:
+        mapping = Mapping(self.line)
+        self.at += 1
+        while True:
+            self._blanks()
+            if self.at >= len(self.text) or self.text[self.at] == "}":
+                self.at += 1
+                return mapping
+            before = self.at
+            key = self._scalar(stop=":")
+            value: Node = Scalar("", self.line)
+            if self.text[self.at : self.at + 1] == ":":
+                self.at += 1
+                value = self.read(depth + 1)
+            mapping.entries.append((key.text, value))
+            self.at += self.at == before
+
+    def _scalar(self, stop: str = "") -> Scalar:
+        line, start = self.line, self.at
+        if self.text[start : start + 1] in ("'", '"'):
+            quote = self.text[start]
+            self.at += 1
+            while self.at < len(self.text) and self.text[self.at] != quote:
+                self.at += 1 + (quote == '"' and self.text[self.at] == "\\")
+            self.at = min(len(self.text), self.at + 1)
+            return Scalar(_unquote(self.text[start : self.at])[0], line, quoted=True)
+        while self.at < len(self.text) and self.text[self.at] not in ",]}\n" + stop:
+            self.at += 1
+        return Scalar(self.text[start : self.at].strip(), line)
