@@ -132,6 +132,14 @@ def test_changed_bytes_of_a_used_and_of_a_cached_slot(path: Path) -> None:
     assert check.status[8] == check.status[31] == SlotStatus.CORRUPTED
 
 
+def test_padding_slot_may_hold_anything(path: Path) -> None:
+    server = Server()
+    server.group.k_tail.view(torch.int64)[0] = torch.tensor([7, 8, 9, 10])
+    server.save(path)
+    [check] = snapshot.verify(snapshot.load(path))
+    assert (len(check.rows), len(check.unlike), check.bytes_only) == (0, 0, 3)
+
+
 def test_partial_saves_and_sees_sixteen_bytes(path: Path) -> None:
     server = Server(RealKvHashMode.PARTIAL)
     server.cell(8)[20] ^= 0xFF

@@ -150,7 +150,7 @@ def join_wrapped(text: str, following: str) -> str | None:
     A wrap at a space lost the space; a hard wrap at a column cut a word. The key names decide which it was.
     """
     rest = following.strip()
-    if not rest or MARKER in rest:
+    if not rest:
         return None
     attempts = (f"{text} {rest}", text + rest) if _KEY_START.match(rest) else (text + rest, f"{text} {rest}")
     return next((attempt for attempt in attempts if read_marked(attempt).state is not State.BROKEN), None)

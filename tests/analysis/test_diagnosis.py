@@ -39,6 +39,24 @@ def test_replaced_cell_is_a_wrong_mapping() -> None:
     assert "slot 34: token 704 at position 3" in diagnosis.causes[0].evidence[0]
 
 
+def test_lone_intruder_is_sure_and_neighbours_or_a_host_tier_are_not() -> None:
+    pool = pool_of_two()
+    pair = diagnosed(pool.verify([33, 12, 13, 34, 15]))
+    assert first(pair) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+    tier = f"{prefix()}Tree cache initialized: source=default impl=HiRadixCache hicache_attached=True\n"
+    assert first(diagnosed(pool.verify([11, 12, 34, 14, 15]), before=tier)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+
+
+def test_record_written_to_another_slot_is_a_wrong_mapping() -> None:
+    pool = pool_of_two()
+    stray = pool.tail[14]
+    for buffer in (pool.head, pool.tail):
+        buffer[14], buffer[32] = (0, 0, 0), stray
+    diagnosis = diagnosed(pool.verify([11, 12, 13, 14]) + pool.verify([31, 32, 33, 34]))
+    assert first(diagnosis)[0] is Cause.WRONG_MAPPING
+    assert any("slot 14 holds only zeros" in line for line in diagnosis.causes[0].evidence)
+
+
 def test_overwritten_front_of_a_row_is_a_wrong_mapping() -> None:
     pool = pool_of_two()
     assert first(diagnosed(pool.verify([31, 32, 33, 14, 15])))[0] is Cause.WRONG_MAPPING

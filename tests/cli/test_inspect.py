@@ -96,5 +96,7 @@ def test_several_files_are_one_result(tmp_path: Path) -> None:
 
 
 def test_text_from_a_log_is_no_markup(tmp_path: Path) -> None:
-    text = f"[bold]x[/bold] | {prefix()}{Row(tag='unknown(9)', reasons=()).message()}\nname[red]  | {stats(100, 1)}\n"
-    assert runner.invoke(app, ["inspect", write(tmp_path, text)]).exit_code == 1
+    line = json.dumps({"message": prefix() + Row().line(), "pod": "p[red]"})
+    result = runner.invoke(app, ["inspect", write(tmp_path, f"{line}\n")], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    assert result.stdout.count("p[red] TP0") >= 2
