@@ -114,10 +114,8 @@ def _from_json(line: LogLine) -> LogLine | None:
         return None
     if not isinstance(record, dict):
         return None
-    text = _first_text(record, _JSON_TEXT_KEYS)
-    if text is None:
-        nested: dict[str, Any] = next((record[key] for key in _JSON_NESTED_KEYS if isinstance(record.get(key), dict)), {})
-        text = _first_text(nested, _JSON_TEXT_KEYS)
+    nested = [value for key in _JSON_NESTED_KEYS if isinstance(value := record.get(key), dict)]
+    text = next((text for part in (record, *nested) if (text := _first_text(part, _JSON_TEXT_KEYS)) is not None), None)
     if text is None:
         return None
     time = _first_text(record, ("time", "timestamp", "@timestamp", "ts")) or ""

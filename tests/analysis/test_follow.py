@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,19 @@ def test_violations_are_counted_once_over_many_looks(tmp_path: Path) -> None:
         metrics.update()
     [violations] = [family for family in metrics.collect() if family.name == "kvcanary_violations"]
     assert [sample.value for sample in violations.samples] == [5]
+
+
+@pytest.mark.parametrize("name", ["prometheus-alerts.yml", "grafana-dashboard.json"])
+def test_documents_name_only_metrics_that_exist(tmp_path: Path, name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / name).read_text()
+    if name.endswith(".json"):
+        json.loads(text)
+    registry = CollectorRegistry()
+    registry.register(LogMetrics(LogFollower([tmp_path / "server.log"])))
+    known = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+    }
+    named = set(re.findall(r"kvcanary_\w+", text))
+    assert len(named) >= 6
+    assert named <= known
