@@ -129,6 +129,27 @@ def test_tokens_computed_from_corrupt_kv_stop_counting_at_the_report(backend: Ba
     assert unseen.requests_flagged == 0
 
 
+def test_alarms_before_the_fault_are_counted_apart(backend: Backend) -> None:
+    """With a host tier whose records stay behind, the canary cries before anything is broken."""
+    options = replace(PLAN.options, pool_slot_count=160, host_slot_count=320)
+    plan = replace(PLAN, faults=(("payload_bytes", "bit_flip"),), options=options, start_step=60)
+    silent = replace(plan, configs={"chain": CanaryConfig(records_follow=True)})
+    (loud_cell,), (silent_cell,) = (
+        summarise(one, [run_one(one, key, backend) for key in one.run_keys()])
+        for one in (replace(plan, configs={"chain": CanaryConfig()}), silent)
+    )
+    assert loud_cell.false_reports > 0
+    assert silent_cell.false_reports == 0
+
+
+def test_a_run_whose_fault_changed_nothing_is_no_trial(runs: list[CampaignRun]) -> None:
+    first, *rest = (run for run in runs if run.key[:3] == ("payload_bytes", "bit_flip", "partial"))
+    cell = next(
+        found for found in summarise(PLAN, [replace(first, changed=0), *rest]) if (found.variant, found.config) == ("bit_flip", "partial")
+    )
+    assert (cell.injected, cell.detected) == (2, 2)
+
+
 def test_the_default_plan_holds_every_fault_and_six_configurations() -> None:
     plan = CampaignPlan()
     assert plan.faults == ALL_FAULTS
