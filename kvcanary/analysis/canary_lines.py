@@ -60,12 +60,14 @@ STATS = re.compile(
 )
 SWEEP = re.compile(r"\[canary\] sweep succeeded (\d+) times \(last_step=(\d+)\)")
 OVERFLOW = re.compile(r"kv-canary: per-forward verify skipped this step due to overflow \(total=(\d+), capacity=(\d+)\)")
-HEALTH = re.compile(r"kv-canary: kernel_run_counter (?:did not increase|is zero).*?tags=\[([^\]]*)\] at step=(\d+)")
+HEALTH = re.compile(r"kv-canary: kernel_run_counter (?:did not increase|is zero).{0,100}?tags=\[([^\]]{0,1000})\] at step=(\d+)")
 PERTURB = re.compile(r"kv_canary perturb(?: ([a-z_0-9]+))?: (.*)")
-DIVERGENCE = re.compile(r"kv_canary_swa_divergence=(\{[^}]*\})|kv_canary swa_divergence: (.*)")
+DIVERGENCE = re.compile(r"kv_canary_swa_divergence=(\{[^}]{0,2000}\})|kv_canary swa_divergence: (.*)")
 BODY_WORDS = ("canary_kind:", "fail_reasons:", "stored:", "actual:", "expected:")
 BATCH = re.compile(rb"#running-req: (\d{1,9})")
-_PAIR = re.compile(r"(\w+)=(<[^>]*>|\[[^\]]*\]|'[^']*'|[^\s,()]+)")
+# Bounded, like all patterns here: a hostile line must not take quadratic time.
+_PAIR = re.compile(r"(\w{1,80})=(<[^>]{0,200}>|\[[^\]]{0,4000}\]|'[^']{0,1000}'|[^\s,()]+)")
+_PAIR_CHARS = 1 << 16
 
 
 class State(Enum):
@@ -204,13 +206,13 @@ def _perturb(name: str, rest: str) -> CanaryEvent:
     values: Values = {"name": name or "window"}
     if not name or rest.startswith("skipped"):
         values["skipped"] = rest.strip()
-    values |= {key: _scalar(value) for key, value in _PAIR.findall(rest) if key != "name" and "skipped" not in values}
+    values |= {key: _scalar(value) for key, value in _PAIR.findall(rest[:_PAIR_CHARS]) if key != "name" and "skipped" not in values}
     return CanaryEvent(kind="perturb", values=values)
 
 
 def _divergence(match: re.Match[str]) -> CanaryEvent | None:
     if match[2] is not None:
-        return CanaryEvent(kind="divergence", values={key: _scalar(value) for key, value in _PAIR.findall(match[2])})
+        return CanaryEvent(kind="divergence", values={key: _scalar(value) for key, value in _PAIR.findall(match[2][:_PAIR_CHARS])})
     try:
         values = json.loads(match[1])
     except ValueError:
@@ -220,7 +222,7 @@ def _divergence(match: re.Match[str]) -> CanaryEvent | None:
 
 def pairs(text: str) -> Values:
     """Every key=value of a line; nested names are not kept apart."""
-    return {key: _scalar(value) for key, value in _PAIR.findall(text)}
+    return {key: _scalar(value) for key, value in _PAIR.findall(text[:_PAIR_CHARS])}
 
 
 _OLD_NAMES = {"sweep_cadence": "sweep_interval"}
@@ -229,7 +231,7 @@ _OLD_NAMES = {"sweep_cadence": "sweep_interval"}
 def _install_values(text: str) -> Values:
     """Flat fields of an install or attach line; the nested reprs share no field name, enums become their lower-case name."""
     values: Values = {}
-    for key, value in _PAIR.findall(text):
+    for key, value in _PAIR.findall(text[:_PAIR_CHARS]):
         values[_OLD_NAMES.get(key, key)] = _scalar(value)
     for key in ("config", "perturb_config", "launch_capacities"):
         values.pop(key, None)

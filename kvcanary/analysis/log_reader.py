@@ -120,7 +120,7 @@ class LogReader:
         raw = block[at:stop]
         if not attending or self._partial or self._messages.wrapped or any(word in raw for word in _BODY_WORDS):
             for part in raw.decode(errors="replace").split("\r"):
-                for line in unwrap(part):
+                for line in unwrap(part) if part else ():
                     self._read_line(line)
         return stop + 1
 
@@ -133,7 +133,7 @@ class LogReader:
         # A message inside a repr has its line ends spelled out.
         first, *rest = line.text.split("\\n") if "canary" in line.text else [line.text]
         self._messages.read(replace(line, text=first), self._lines + 1)
-        for text in rest:
+        for text in filter(None, rest):
             self._messages.read(LogLine(text=text, source=line.source, time=line.time), self._lines + 1)
 
     def _read_fast(self, block: bytes, at: int) -> int:

@@ -33,6 +33,7 @@ _WRAP_LINES = 16
 # A raised message with a full ring is 7000 lines long, but each record in it keeps the traceback's rank alive.
 _TRACE_LINES = 600
 _EVENT_CHARS = 4000
+_BEFORE_CHARS = 200
 
 
 @dataclass(slots=True)
@@ -144,17 +145,18 @@ class MessageReader:
             return self._cut_marker(line)
         rest = text
         for start, stop in zip(starts, (*starts[1:], len(text)), strict=True):
-            before = text[:start].rstrip()
-            marked = before.endswith(MARKER)
-            reading = canary_lines.read_record(text[:stop], start)
+            # Slices, because a line may hold many records: what stands before one matters only at its end.
+            before = text[max(0, start - _BEFORE_CHARS) : start]
+            marked = before.rstrip().endswith(MARKER)
+            reading = canary_lines.read_record(text[start:stop], 0)
             if marked and stop == len(text) and reading.state is State.OPEN:
-                self._wait_for_rest(line, before.rindex(MARKER))
+                self._wait_for_rest(line, start - len(before) + before.rindex(MARKER))
                 return None
             # Cut and run into the next line: what was read is certain once the slot is.
             cut = marked and reading.record is not None and len(reading.record.numbers) > 0
             if reading.record is not None and (reading.state is State.COMPLETE or cut):
-                self._emit(replace(line, text=before.removesuffix(MARKER)), reading.record, self._line)
-                rest = text[reading.end : stop]
+                self._emit(replace(line, text=before.rstrip().removesuffix(MARKER)), reading.record, self._line)
+                rest = text[start + reading.end : stop]
         return rest
 
     def _cut_marker(self, line: LogLine) -> str | None:

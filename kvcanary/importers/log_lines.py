@@ -18,8 +18,8 @@ SERVER_PREFIX = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?((?: 
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _ISO_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 
-# Tried in turn at the start of a line until none fits. Group `source` names who printed the line, `time` when it was collected,
-# `mark` is the P (partial) or F (full) of a container runtime.
+# Tried in turn at the start of a line until none fits; bounded, so that no line takes quadratic time. Group `source` names who
+# printed the line, `time` when it was collected, `mark` is the P (partial) or F (full) of a container runtime.
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -29,8 +29,8 @@ _WRAPPERS = tuple(
         r"\[(?:pod/)?(?P<source>[\w.\-]+/[\w.\-]+)\] ",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<source>\S+) [\w.@/\-]+(?:\[\d+\])?: ",
         r"\((?:(?P<source>\w+) )?pid=\d+(?:, ip=[\w.:]+)?\) ",
-        r"(?P<source>[^\s:|\[\]{}()\"']*\.[\w.\-]*[A-Za-z][\w.\-]*)[:\-]\d+[:\-]",
-        r"(?P<source>[^\s:|\[\]{}()\"']+\.(?:log|txt|out|err)(?:[.\-][\w.\-]+)?):",
+        r"(?P<source>(?:[^\s:|\[\]{}()\"'.]{0,120}\.){1,12}[\w\-]{0,32}[A-Za-z][\w\-]{0,32})[:\-]\d+[:\-]",
+        r"(?P<source>[^\s:|\[\]{}()\"']{1,255}\.(?:log|txt|out|err)(?:[.\-][\w.\-]{1,64})?):",
         r"\d+[:\-](?=\[)",
         r"##\[\w+\]",
         r"> ",

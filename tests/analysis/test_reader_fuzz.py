@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,35 @@ def test_no_complete_violation_is_lost(case: tuple[str, list[Row]], size: int) -
         if not v.truncated
     ]
     assert found == [key(row) for row in whole]
+    builder.build()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "launch_tag=",
+        "kv_canary violation: launch_tag=HEAD_K_FULL fail_reason=none ",
+        "a=<",
+        "install_canary: a=[",
+        "kv-canary: kernel_run_counter is zero ",
+        "kv_canary_swa_divergence={",
+        "a.a",
+        "a.log.log",
+        '{"a":',
+        "\\n",
+        "\r",
+        "total_violations=1 ",
+        "KV cache canary violation detected (",
+        "a-1-",
+    ],
+)
+def test_no_line_takes_quadratic_time(unit: str) -> None:
+    builder = LogBuilder()
+    reader = LogReader(builder, server="s", file="f")
+    for lead in ("", "install_canary: ", prefix() + Row().line() + "\n"):
+        reader.feed((lead + unit * (900_000 // len(unit)) + " canary Error: x\n").encode())
+    reader.finish()
     builder.build()
 
 
