@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from kvcanary.kernels.types import (
@@ -26,6 +27,9 @@ from kvcanary.kernels.types import (
     WritePlan,
 )
 from kvcanary.layout import LaunchTag, RealKvHashMode
+
+FUZZ = settings(max_examples=max(180, settings.default.max_examples))
+"""Per op, so that each backend sees more than 500 scenes; a longer profile counts when one is chosen."""
 
 POISON = 0x5AA5C33C0FF01EE1
 POISON_INT32 = 0x5AA5C33C

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvcanary.kernels.backends import get_backend
 from kvcanary.kernels.numba_cpu import NumbaBackend
-from tests.kernels.scenes import clone, plan_scenes, stamp_scenes, tensors_of, verify_scenes
+from tests.kernels.scenes import FUZZ, clone, plan_scenes, stamp_scenes, tensors_of, verify_scenes
 
 REFERENCE = get_backend("reference")
 BACKENDS = {
@@ -30,12 +30,14 @@ def assert_equal_to_reference(scene, backend_name: str) -> None:
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
+@FUZZ
 @given(scene=plan_scenes())
 def test_plan_equals_reference(backend_name, scene):
     assert_equal_to_reference(scene, backend_name)
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
+@FUZZ
 @given(scene=st.data())
 def test_stamp_equals_reference(backend_name, scene):
     ordered = backend_name != "numba, two threads"
@@ -43,6 +45,7 @@ def test_stamp_equals_reference(backend_name, scene):
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
+@FUZZ
 @given(scene=verify_scenes())
 def test_verify_equals_reference(backend_name, scene):
     assert_equal_to_reference(scene, backend_name)

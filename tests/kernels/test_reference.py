@@ -7,7 +7,7 @@ from hypothesis import given
 
 from kvcanary.kernels.reference import ReferenceBackend
 from tests.kernels import oracle
-from tests.kernels.scenes import clone, plan_scenes, stamp_scenes, verify_scenes
+from tests.kernels.scenes import FUZZ, clone, plan_scenes, stamp_scenes, verify_scenes
 
 
 def plain_sources(launch):
@@ -34,6 +34,7 @@ def assert_ring(scene, before, rows):
     assert int(ring.write_index) == base + len(rows)
 
 
+@FUZZ
 @given(scene=plan_scenes())
 def test_plan(scene):
     before = clone(scene)
@@ -65,6 +66,7 @@ def test_plan(scene):
     assert int(write.num_valid_reqs) == batch
 
 
+@FUZZ
 @given(scene=stamp_scenes())
 def test_stamp(scene):
     before = clone(scene)
@@ -88,6 +90,7 @@ def test_stamp(scene):
     assert_coverage(scene, before, {"stamped": stamped, "skipped_negative": skipped}, rows)
 
 
+@FUZZ
 @given(scene=verify_scenes())
 def test_verify(scene):
     before = clone(scene)

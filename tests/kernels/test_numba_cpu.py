@@ -1,0 +1,211 @@
+"""What only the numba backend has: threads, chunks, lanes, and a process that forks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kvcanary import layout
+from kvcanary.kernels.numba_cpu import NumbaBackend
+from kvcanary.kernels.numba_ops import stamp as stamp_op
+from kvcanary.kernels.numba_ops import verify as verify_op
+from kvcanary.kernels.torch_any import TorchBackend
+from kvcanary.kernels.types import Coverage, Launch, RealKvSource, RunCounters, StampInputs, VerifyPlan, ViolationRing, WritePlan
+from kvcanary.layout import LaunchTag, RealKvHashMode
+from tests.kernels.scenes import StampScene, VerifyScene, clone, tensors_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LENGTHS = [0, 1, 200, 3, 77, 16, 17, 15, 0, 150, 31, 32, 33, 1, 1, 90, 64, 48, 5, 128]
+"""Requests of a batch: more than there are lanes, shorter and longer than one turn of a lane, some of them empty."""
+
+
+def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, seed=0):
+    """A shuffled pool whose requests are stamped and then verified with a handful of damaged records; large enough for many chunks."""
+    rng = np.random.default_rng(seed)
+    total = sum(LENGTHS)
+    num_slots = total + 50
+    slots = 1 + rng.permutation(num_slots - 1)[:total]
+    offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
+    positions = np.concatenate([np.arange(length) for length in LENGTHS])
+    sources = []
+    for _ in range(num_sources):
+        rows = -(-num_slots // page_size)
+        kv = torch.from_numpy(rng.integers(0, 256, (rows, page_size * 48), dtype=np.uint8))
+        sources.append(RealKvSource(tensor=kv, page_size=page_size, num_bytes_per_token=48, read_bytes=48))
+    launch = Launch(
+        buffer=torch.from_numpy(rng.integers(0, 256, (num_slots, stride), dtype=np.uint8)),
+        tag=LaunchTag.TAIL_K_FULL,
+        ring=ViolationRing.allocate(16),
+        counters=RunCounters.allocate(),
+        sources=tuple(sources),
+        hash_mode=mode,
+        coverage=Coverage.allocate(num_slots),
+    )
+    plan = WritePlan(
+        offsets=torch.from_numpy(offsets),
+        seed_slot_indices=torch.full((len(LENGTHS),), layout.CHAIN_HEAD),
+        num_valid_reqs=torch.tensor([len(LENGTHS)], dtype=torch.int32),
+    )
+    inputs = StampInputs(
+        tokens=torch.from_numpy(rng.integers(0, 150_000, total)), positions=torch.from_numpy(positions), slots=torch.from_numpy(slots)
+    )
+    return StampScene(launch, plan, inputs)
+
+
+def damaged(stamped: StampScene) -> VerifyScene:
+    """Verify of everything that was stamped, after records in several chunks were hit."""
+    slots, positions = stamped.inputs.slots, stamped.inputs.positions
+    records = stamped.launch.buffer.view(torch.int64)
+    for index, field in ((3, 1), (204, 0), (205, 3), (640, 2), (700, 1)):
+        records[slots[index], field] += 1
+    plan = VerifyPlan(
+        slot_indices=slots.clone(),
+        expected_tokens=stamped.inputs.tokens.clone(),
+        expected_positions=positions.clone(),
+        prev_slot_indices=torch.where(positions > 0, slots.roll(1), layout.CHAIN_HEAD),
+        num_valid=torch.tensor([len(slots)], dtype=torch.int32),
+        enable=torch.ones(1, dtype=torch.int32),
+    )
+    return VerifyScene(stamped.launch, plan, check_tokens=True)
+
+
+def assert_same(actual, expected):
+    got = tensors_of(actual)
+    for name, tensor in tensors_of(expected).items():
+        assert torch.equal(got[name], tensor), name
+
+
+SCENES = [
+    {},
+    {"stride": 48},
+    {"mode": RealKvHashMode.PARTIAL},
+    {"mode": RealKvHashMode.PARTIAL, "page_size": 16, "stride": 64},
+    {"mode": RealKvHashMode.PARTIAL, "page_size": 3},
+    {"mode": RealKvHashMode.PARTIAL, "num_sources": 3},
+    {"mode": RealKvHashMode.ALL, "page_size": 4},
+    {"mode": RealKvHashMode.ALL, "num_sources": 4},
+    {"mode": RealKvHashMode.ALL, "num_sources": 0},
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("options", SCENES, ids=str)
+def test_large_launches_equal_the_torch_backend_for_any_number_of_threads(options, threads):
+    expected, actual = scene(**options), scene(**options)
+    backend = NumbaBackend(threads=threads, chunk_work=40)
+    expected.run(TorchBackend())
+    actual.run(backend)
+    assert_same(actual, expected)
+    expected_verify, actual_verify = damaged(expected), damaged(actual)
+    expected_verify.run(TorchBackend())
+    actual_verify.run(backend)
+    assert_same(actual_verify, expected_verify)
+    assert int(actual.launch.ring.write_index) > 4
+
+
+def in_window_pool(stamped: StampScene) -> StampScene:
+    """The same launch as a window pool sees it: evicted tokens go to slot 0, some are skipped, one request starts from slot 0."""
+    slots, seeds = stamped.inputs.slots.clone(), stamped.plan.seed_slot_indices.clone()
+    slots[::7], slots[::11] = 0, -1
+    seeds[4] = 0
+    return replace(stamped, inputs=replace(stamped.inputs, slots=slots), plan=replace(stamped.plan, seed_slot_indices=seeds))
+
+
+@pytest.mark.parametrize("mode", list(RealKvHashMode))
+def test_the_order_of_requests_holds_at_slot_0(mode):
+    expected = in_window_pool(scene(mode=mode))
+    actual = clone(expected)
+    expected.run(TorchBackend())
+    actual.run(NumbaBackend(threads=2, chunk_work=40))
+    assert_same(actual, expected)
+
+
+def test_asserts_of_a_large_launch_report_in_order():
+    whole = scene()
+    positions = whole.inputs.positions.clone()
+    positions[[5, 400, 820]] += 9
+    inputs = replace(
+        whole.inputs,
+        expected_tokens=whole.inputs.tokens,
+        expected_positions=whole.inputs.positions,
+        positions=positions,
+        position_assert=torch.ones(1, dtype=torch.int32),
+    )
+    seeds = whole.plan.seed_slot_indices.clone()
+    seeds[2] = whole.launch.buffer.shape[0] - 1
+    expected = replace(whole, inputs=inputs, plan=replace(whole.plan, seed_slot_indices=seeds))
+    actual = clone(expected)
+    expected.run(TorchBackend())
+    actual.run(NumbaBackend(threads=2, chunk_work=40))
+    assert_same(actual, expected)
+    assert int(actual.launch.ring.write_index) == 6
+
+
+def test_one_long_request_folds_its_real_kv_on_every_thread(monkeypatch):
+    calls = []
+    fold = stamp_op.stamp_real_hashes
+    monkeypatch.setattr(stamp_op, "stamp_real_hashes", lambda *arguments: calls.append(arguments[-2:]) or fold(*arguments))
+    whole = scene(mode=RealKvHashMode.ALL)
+    total = len(whole.inputs.slots)
+    plan = WritePlan(
+        offsets=torch.tensor([0, total]), seed_slot_indices=torch.tensor([-1]), num_valid_reqs=torch.ones(1, dtype=torch.int32)
+    )
+    expected = replace(whole, plan=plan)
+    actual = clone(expected)
+    expected.run(TorchBackend())
+    actual.run(NumbaBackend(threads=2, chunk_work=40))
+    assert_same(actual, expected)
+    assert len(calls) > 1
+    assert sum(last - first for first, last in calls) == total
+
+
+def test_a_small_launch_starts_no_thread(monkeypatch):
+    monkeypatch.setattr("kvcanary.kernels.numba_cpu._pool", None)
+    stamped = scene()
+    stamped.run(NumbaBackend(threads=8))
+    damaged(stamped).run(NumbaBackend(threads=8))
+
+
+@pytest.mark.parametrize("count", [1, verify_op.BLOCK - 1, verify_op.BLOCK, verify_op.BLOCK + 1, 3 * verify_op.AHEAD + 5])
+def test_damage_is_found_at_every_place_of_a_block(count):
+    stamped = scene()
+    stamped.run(NumbaBackend(threads=1))
+    records = stamped.launch.buffer.view(torch.int64)
+    for index in range(count):
+        slot = int(stamped.inputs.slots[index])
+        records[slot, 3] ^= 1
+        plan = replace(damaged(clone(stamped)).plan, num_valid=torch.tensor([count], dtype=torch.int32))
+        fresh = replace(stamped.launch, ring=ViolationRing.allocate(4))
+        NumbaBackend(threads=1).verify(fresh, plan)
+        assert [row[1] for row in fresh.ring.kept().tolist()] == [slot]
+        records[slot, 3] ^= 1
+
+
+FORK = """
+import os, sys
+import torch
+from kvcanary.kernels.numba_cpu import NumbaBackend
+from tests.kernels.test_numba_cpu import damaged, scene
+backend = NumbaBackend(threads=2, chunk_work=40)
+stamped = scene(); stamped.run(backend)
+child = os.fork()
+verify = damaged(stamped); verify.run(backend)
+found = int(verify.launch.ring.write_index)
+if child == 0:
+    os._exit(found)
+print(found, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
+    parent, child = done.stdout.split()
+    assert int(parent) > 4
+    assert parent == child
