@@ -98,7 +98,10 @@ def _explain(status: SlotStatus, known: Mapping[str, Any] | None, cards: Sequenc
     fault = known["fault"]
     if fault is not None:
         head = f"Planted: {fault['kind']} ({fault['field']} {fault['before']} -> {fault['after']}); {fault['why']}."
-        return head if status is SlotStatus.CORRUPTED else f"{head} Nothing was reported at this slot."
+        if status is SlotStatus.CORRUPTED:
+            return head
+        elsewhere = [int(slot) for slot in fault["expected"]]
+        return f"{head} It is reported at slot {elsewhere[0]} instead." if elsewhere else f"{head} Out of reach: nothing reports it."
     cause = next((card for card in cards if card["slot"] == known["predecessor"] and card["fault"] is not None), None)
     if cause is not None:
         return f"An echo: slot {cause['slot']} before it in the chain was damaged, so the chain hash stored here no longer follows."

@@ -116,5 +116,5 @@ def summary_line(status: Status) -> str:
     else:
         head = f"0 of {format_count(total)} slots corrupted"
     if injected:
-        head += f"; {format_count(injected)} damaged on purpose and not reported"
+        head += f"; {format_count(injected)} damaged on purpose and not reported themselves"
     return f"{head}; {format_fraction(looked_at / total)} of the pool was checked ({format_count(looked_at)} slots)."

@@ -66,6 +66,7 @@ def overview(grid: TileGrid, counts: dict[SlotStatus, int], theme: ThemeName) ->
                     customdata=shown[["first_slot", "corrupted", "injected"]].to_numpy(),
                     mode="markers",
                     marker={"symbol": _MARKS[status], "size": 13, "color": ink(theme), "line": {"width": 2}},
+                    unselected={"marker": {"opacity": 1}},
                     showlegend=False,
                     hovertemplate="first bad slot %{customdata[0]}<br>%{customdata[1]} corrupted, %{customdata[2]} injected<extra></extra>",
                 )
@@ -94,6 +95,7 @@ def window(view: SlotWindow, selected: int, theme: ThemeName, *, page_size: int 
             mode="markers+text",
             marker={"symbol": "square", "size": 16, "opacity": 0.01, "color": ink(theme)},
             textfont={"size": 11, "color": ink(theme)},
+            unselected={"textfont": {"color": ink(theme)}},
             showlegend=False,
             hovertemplate="slot %{customdata[0]}<extra></extra>",
         )

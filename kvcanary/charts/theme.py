@@ -35,7 +35,7 @@ STATUS_LOOKS: dict[SlotStatus, StatusLook] = {
     SlotStatus.RESERVED: StatusLook("#6d7684", "#5d6675", "P", "reserved"),
     SlotStatus.CLEAN: StatusLook("#7db4dd", "#2c6ea6", "o", "clean"),
     SlotStatus.SKIPPED: StatusLook("#e8b13a", "#d39b22", "s", "not verified"),
-    SlotStatus.INJECTED: StatusLook("#7a3b9e", "#b583d6", "I", "injected, not reported"),
+    SlotStatus.INJECTED: StatusLook("#7a3b9e", "#b583d6", "I", "injected, not reported here"),
     SlotStatus.CORRUPTED: StatusLook("#d1390a", "#ff6a3d", "X", "corrupted"),
 }
 

@@ -53,7 +53,7 @@ def by_batch(frame: pd.DataFrame, theme: ThemeName, earlier: pd.DataFrame | None
     style(figure, theme, height=380)
     figure.update_xaxes(type="log", title="batch, requests", dtick=1, minor={"showgrid": False})
     figure.update_yaxes(type="log", title="per second", dtick=1, exponentformat="SI")
-    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom"}, margin={"t": 70})
+    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom"}, margin={"t": 50})
     return figure
 
 

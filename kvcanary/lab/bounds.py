@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ from kvcanary.kernels.types import StampInputs, VerifyPlan
 from kvcanary.lab.scene import Scene
 from kvcanary.layout import RealKvHashMode
 
-# Bytes per entry or token that an operation cannot avoid: plan columns in, records in or out.
-VERIFY_PLAN_BYTES, STAMP_INPUT_BYTES = 3 * 8, 3 * 8
+# Bytes per entry or token that an operation cannot avoid: plan columns in, records in or out. The predecessor of an entry is the slot
+# of the entry before it, so its record is counted once.
+VERIFY_PLAN_BYTES, STAMP_INPUT_BYTES = 4 * 8, 3 * 8
+# Below this much work a second thread costs more than it saves.
+_THREAD_BYTES = 1 << 20
 
 
 def verify_bytes(scene: Scene, entries: int) -> int:
-    """Bytes that verify has to move: slot, position and predecessor of the plan, two records, and the hashed KV bytes."""
-    return entries * (VERIFY_PLAN_BYTES + 2 * layout.SLOT_BYTES + hashed_bytes(scene))
+    """Bytes that verify has to move: the plan's four columns, the record, and the hashed KV bytes."""
+    return entries * (VERIFY_PLAN_BYTES + layout.SLOT_BYTES + hashed_bytes(scene))
 
 
 def stamp_bytes(scene: Scene, tokens: int) -> int:
@@ -39,9 +44,10 @@ def verify_bound(scene: Scene, plan: VerifyPlan, entries: int) -> Callable[[], A
     slots, previous = plan.slot_indices[:entries], plan.prev_slot_indices[:entries].clamp(min=0)
     positions, fields, kv = plan.expected_positions[:entries], scene.fields, _hashed_view(scene)
     if scene.device.type == "cpu":
-        gather = _numba_kernels()[0]
-        arrays = (fields.numpy(), slots.numpy(), previous.numpy(), positions.numpy(), _words(kv))
-        return lambda: gather(*arrays)
+        from kvcanary.lab.bounds_numba import gather
+
+        arrays = (fields.numpy(), slots.numpy(), previous.numpy(), positions.numpy(), _words(scene), hashed_bytes(scene) // 8)
+        return _threaded(lambda first, last: gather(*arrays, first, last), entries, verify_bytes(scene, entries))
 
     def gather_on_device() -> tuple[torch.Tensor, ...]:
         first = fields[slots].sum() + fields[previous].sum() + positions.sum()
@@ -54,9 +60,12 @@ def stamp_bound(scene: Scene, inputs: StampInputs) -> Callable[[], Any]:
     """A call that reads what stamp reads and stores records of the same size at the same slots, in a buffer of its own."""
     scratch, kv = torch.zeros_like(scene.fields), _hashed_view(scene)
     if scene.device.type == "cpu":
-        scatter = _numba_kernels()[1]
-        arrays = (scratch.numpy(), inputs.slots.numpy(), inputs.tokens.numpy(), inputs.positions.numpy(), _words(kv))
-        return lambda: scatter(*arrays)
+        from kvcanary.lab.bounds_numba import scatter
+
+        columns = (inputs.slots.numpy(), inputs.tokens.numpy(), inputs.positions.numpy())
+        arrays = (scratch.numpy(), *columns, _words(scene), hashed_bytes(scene) // 8)
+        count = inputs.slots.numel()
+        return _threaded(lambda first, last: scatter(*arrays, first, last), count, stamp_bytes(scene, count))
 
     def scatter_on_device() -> Any:
         record = torch.stack([inputs.tokens, inputs.positions, inputs.tokens, inputs.positions], dim=1)
@@ -66,21 +75,27 @@ def stamp_bound(scene: Scene, inputs: StampInputs) -> Callable[[], Any]:
     return scatter_on_device
 
 
+def _threaded(work: Callable[[int, int], Any], items: int, moved: int) -> Callable[[], Any]:
+    """Call `work` on even ranges of the items, on as many threads as torch uses when there is enough to move."""
+    threads = max(1, min(torch.get_num_threads(), moved // _THREAD_BYTES))
+    edges = [items * index // threads for index in range(threads + 1)]
+
+    def run() -> list[Any]:
+        helpers = [_pool(threads).submit(work, edges[index], edges[index + 1]) for index in range(1, threads)]
+        return [work(0, edges[1]), *(helper.result() for helper in helpers)]
+
+    return run
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="kvcanary-bound")
+
+
 def _hashed_view(scene: Scene) -> torch.Tensor | None:
     return None if scene.kv is None else scene.kv[:, : hashed_bytes(scene)]
 
 
-def _words(kv: torch.Tensor | None) -> Any:
-    return np.zeros((1, 0), dtype=np.int64) if kv is None else kv.numpy().view(np.int64)
-
-
-_compiled: list[Callable[..., Any]] = []
-
-
-def _numba_kernels() -> list[Callable[..., Any]]:
-    """Compile on first use, so that importing the lab stays cheap."""
-    if not _compiled:
-        from kvcanary.lab.bounds_numba import gather, scatter
-
-        _compiled.extend((gather, scatter))
-    return _compiled
+def _words(scene: Scene) -> Any:
+    """The KV rows as int64 [num_slots, words]; whole rows, because a contiguous array is what compiles to plain loads."""
+    return np.zeros((1, 1), dtype=np.int64) if scene.kv is None else scene.kv.numpy().view(np.int64)

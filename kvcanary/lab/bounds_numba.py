@@ -1,36 +1,60 @@
-"""The CPU bounds as compiled loops."""
+"""The CPU bounds as compiled loops over a range of entries; the GIL is released, threads are the caller's business.
+
+They prefetch as the backend does: a bound that waits for memory more often than the kernel beside it would be none.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit, prange
+
+from kvcanary.kernels.numba_ops.memory import compiled, prefetch, prefetch_for_write
 
 _Array = np.ndarray
+AHEAD = 24
+WORDS_PER_LINE = 8
 
 
-@njit(parallel=True, cache=True, nogil=True)
-def gather(fields: _Array, slots: _Array, previous: _Array, positions: _Array, words: _Array) -> np.int64:
-    """Read slot record, predecessor and hashed KV words of each entry; the sum keeps the loads alive."""
+def _gather(
+    fields: _Array, slots: _Array, previous: _Array, positions: _Array, words: _Array, count: int, start: int, stop: int
+) -> np.int64:
+    """Read slot record, predecessor and `count` KV words of each entry; the sum keeps the loads alive."""
     total = np.int64(0)
-    for entry in prange(slots.shape[0]):
+    field_base, word_base = np.int64(fields.ctypes.data), np.int64(words.ctypes.data)
+    for entry in range(start, stop):
+        if entry + AHEAD < stop:
+            ahead = slots[entry + AHEAD]
+            prefetch(np.int64(field_base + ahead * fields.strides[0]))
+            for word in range(0, count, WORDS_PER_LINE):
+                prefetch(np.int64(word_base + ahead * words.strides[0] + word * 8))
         slot, before = slots[entry], previous[entry]
         found = fields[slot, 0] ^ fields[slot, 1] ^ fields[slot, 2] ^ fields[slot, 3] ^ positions[entry]
         found ^= fields[before, 0] ^ fields[before, 1] ^ fields[before, 2]
-        for word in range(words.shape[1]):
+        for word in range(count):
             found ^= words[slot, word]
         total += found
     return total
 
 
-@njit(parallel=True, cache=True, nogil=True)
-def scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, words: _Array) -> None:
+def _scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, words: _Array, count: int, start: int, stop: int) -> None:
     """Store one record per token from what was read for it."""
-    for entry in prange(slots.shape[0]):
+    field_base, word_base = np.int64(fields.ctypes.data), np.int64(words.ctypes.data)
+    for entry in range(start, stop):
+        if entry + AHEAD < stop:
+            ahead = slots[entry + AHEAD]
+            prefetch_for_write(np.int64(field_base + ahead * fields.strides[0]))
+            for word in range(0, count, WORDS_PER_LINE):
+                prefetch(np.int64(word_base + ahead * words.strides[0] + word * 8))
         slot = slots[entry]
         found = np.int64(0)
-        for word in range(words.shape[1]):
+        for word in range(count):
             found ^= words[slot, word]
         fields[slot, 0] = tokens[entry]
         fields[slot, 1] = positions[entry]
         fields[slot, 2] = tokens[entry]
         fields[slot, 3] = found
+
+
+gather: Any = compiled(_gather)
+scatter: Any = compiled(_scatter)

@@ -48,7 +48,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "app.py",
         f"--server.port={port}",
         "--server.headless=true",
-        "--server.fileWatcherType=none",
     ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "KVCANARY_HOME": str(home)})
     url = f"http://127.0.0.1:{port}"

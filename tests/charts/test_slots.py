@@ -40,7 +40,7 @@ def test_the_legend_names_each_status_with_letter_and_count() -> None:
     status = _pool(100, corrupted=5, injected=6, skipped=7, free=8)
     figure = slots.overview(slot_map.reduce_to_tiles(status), slot_map.count_statuses(status), "light")
     names = {trace.name for trace in figure.data if trace.name}
-    assert {"X corrupted 1", "I injected, not reported 1", "s not verified 1", "o clean 96", "· free 1"} == names
+    assert {"X corrupted 1", "I injected, not reported here 1", "s not verified 1", "o clean 96", "· free 1"} == names
 
 
 def test_the_window_draws_letters_page_borders_and_the_selection() -> None:
