@@ -11,7 +11,10 @@ from kvcanary.layout import RealKvHashMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneShape:
-    """Size of a scene. `requests` chains of `length` tokens in a pool of `num_slots` rows, slot 0 padding; row_bytes of KV per slot."""
+    """Size of a scene. `requests` chains of `length` tokens in a pool of `num_slots` rows, page 0 padding; row_bytes of KV per slot.
+
+    A request starts at a page, so the last page of each may hold fewer tokens. Raises ConfigError when the pool is too small.
+    """
 
     num_slots: int
     requests: int
@@ -23,10 +26,10 @@ class SceneShape:
     ring_capacity: int = layout.DEFAULT_RING_CAPACITY
 
     def __post_init__(self) -> None:
-        if self.requests * self.length > self.num_slots - self.first_slot:
+        if self.requests * self.pages_per_request > self.pages:
             raise ConfigError(
-                f"{self.requests} requests of {self.length} tokens need {self.requests * self.length} slots, "
-                f"the pool has {self.num_slots - self.first_slot}"
+                f"{self.requests} requests of {self.length} tokens need {self.requests * self.pages_per_request} pages of "
+                f"{self.page_size} slots, the pool has {self.pages}"
             )
 
     @property
@@ -35,14 +38,25 @@ class SceneShape:
         return self.page_size
 
     @property
+    def pages(self) -> int:
+        """Whole pages that can hold tokens."""
+        return self.num_slots // self.page_size - 1
+
+    @property
+    def pages_per_request(self) -> int:
+        """Pages that a request occupies."""
+        return -(-self.length // self.page_size)
+
+    @property
     def used(self) -> int:
         """Slots that hold a token."""
         return self.requests * self.length
 
 
 def scene_bytes(shape: SceneShape) -> int:
-    """Memory that a Scene of this shape takes, in bytes: records, KV rows, plan, tokens and table."""
-    per_token = 3 * 8 + 4 + 4 * 8
-    return (
-        shape.num_slots * (layout.SLOT_BYTES + shape.row_bytes + 1) + shape.used * per_token + shape.ring_capacity * layout.RING_ROW_BYTES
-    )
+    """Peak memory that measuring a scene of this shape takes, in bytes: records, flags, KV rows, plan, tokens, table and bound."""
+    hashed = shape.hash_mode is not RealKvHashMode.NONE
+    buffers = 2 if hashed else 1
+    per_slot = (buffers + 1) * layout.SLOT_BYTES + 1 + (shape.row_bytes if hashed else 0)
+    per_token = 2 * 3 * 8 + 4 + 5 * 8
+    return shape.num_slots * per_slot + shape.used * per_token + shape.ring_capacity * layout.RING_ROW_BYTES
