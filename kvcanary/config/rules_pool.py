@@ -36,7 +36,7 @@ def positive_inputs(settings: Settings) -> Iterator[Finding]:
     """The checks that install_canary makes, in its order; without a canary only an empty pool stops the start."""
     canary_off = settings.canary.mode == "none"
     pool = settings.pool
-    cap_is_the_cause = pool.max_total_tokens is not None and 0 < pool.max_total_tokens < pool.page_size
+    cap_is_the_cause = pool.max_total_tokens is not None and pool.max_total_tokens < pool.page_size
     for field, message in capacity_problems(settings):
         if field == "pool_slot_count" and cap_is_the_cause:
             continue
@@ -86,20 +86,24 @@ def page_size_positive(settings: Settings) -> Iterator[Finding]:
 
 def page_rounds_to_zero(settings: Settings) -> Iterator[Finding]:
     """The cap or the pool is smaller than one page."""
-    pool = settings.pool
-    if pool.page_size <= 1:
+    pool, cap = settings.pool, settings.pool.max_total_tokens
+    if pool.page_size <= 0:
         return
     message = "Not enough memory. Please try to increase --mem-fraction-static."
-    if pool.max_total_tokens is not None and 0 < pool.max_total_tokens < pool.page_size:
-        why = (
-            f"The cap of {pool.max_total_tokens} tokens is smaller than one page of {pool.page_size} and rounds to 0. More memory does not "
-            "help, whatever the engine says: raise the cap or use smaller pages."
-        )
-        page = 1 << (pool.max_total_tokens.bit_length() - 1)
+    if cap is not None and cap < pool.page_size:
+        share = "is no room for a token" if cap <= 0 else f"is smaller than one page of {pool.page_size} and rounds to 0"
+        why = f"The cap of {cap} tokens {share}. More memory does not help, whatever the engine says: raise the cap or use smaller pages."
+        fixes = [fix("max_total_tokens", pool.page_size), fix("max_total_tokens", None, "remove the cap")]
+        if cap > 0:
+            fixes.append(fix("page_size", 1 << (cap.bit_length() - 1)))
         fields = ("page_size", "max_total_tokens", "pool_slot_count")
-        yield error(
-            "page_rounds_to_zero", fields, message, why, fix("max_total_tokens", pool.page_size), fix("page_size", page), source=SERVER_ARGS
-        )
+        yield error("page_rounds_to_zero", fields, message, why, *fixes, source=SERVER_ARGS)
+    elif cap is not None and cap < pool.pool_slot_count:
+        yield note(
+            "cap_below_pool", ("max_total_tokens", "pool_slot_count"),
+            f"the cap of {cap} tokens is below the pool of {pool.pool_slot_count}; the engine uses the cap",
+            "The plan is computed for the larger pool.", fix("pool_slot_count", cap), source=SERVER_ARGS,
+        )  # fmt: skip
     elif 0 < pool.pool_slot_count < pool.page_size:
         why = f"A pool of {pool.pool_slot_count} slots is smaller than one page of {pool.page_size} and rounds to 0."
         page = 1 << (pool.pool_slot_count.bit_length() - 1)
