@@ -58,8 +58,8 @@ def _without_value(match: re.Match[str]) -> str:
     name, between, value = match["name"], match["between"], match["value"]
     if not is_secret(name) or value.startswith("-") or value in ("None", "null", '""', "''"):
         return match[0]
-    # "#token: 20891" counts something.
-    if value.isdigit() and name.lower() in ("token", "key"):
+    # "#token: 20891" and full_token=267264 count something.
+    if re.fullmatch(r"\d+(?:\.\d+)?", value) and re.search(r"(?i)(?:token|key)$", name):
         return match[0]
     # A blank alone separates a flag from its value; in prose it separates words.
     if not between.strip("\"' \t") and not name.startswith("-"):
