@@ -129,8 +129,9 @@ def test_plan_equals_sglang(sglang, backend_name, scene):
 
 @pytest.mark.parametrize("backend_name", BACKEND_NAMES)
 @CASES
-@given(scene=stamp_scenes())
+@given(scene=stamp_scenes(wrapping=False))
 def test_stamp_equals_sglang(sglang, backend_name, scene):
+    """SGLang's reference adds 1 to a position in Python and cannot store the result when it wraps; its CUDA kernel and we do."""
     assert_equal_to_sglang(scene, lambda copy: run_sglang_stamp(sglang, copy), backend_name)
 
 

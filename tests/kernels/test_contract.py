@@ -253,11 +253,3 @@ def test_real_kv_source_rules_in_sglangs_order(change, message):
 def test_nothing_of_size_zero_is_allocated(allocate, message):
     with pytest.raises(ContractError, match=f"^{message}$"):
         allocate(0)
-
-
-def test_a_sweep_needs_slots_and_equal_lengths():
-    some, none = torch.tensor([1]), torch.empty(0, dtype=torch.int64)
-    with pytest.raises(ContractError, match=r"must have equal lengths, got \[\(1,\), \(1,\), \(0,\)\]"):
-        sweep_plan(some, some, none)
-    with pytest.raises(ContractError, match="verify_capacity must be positive, got 0"):
-        sweep_plan(none, none, none)

@@ -309,6 +309,12 @@ class TestVerify:
         table[1][2] = cell
         assert self.verified(backend, self.stamped(backend), table, check_tokens) == expected
 
+    def test_the_token_check_sees_what_the_chain_cannot(self, backend):
+        target = self.stamped(backend)
+        target.buffer.view(torch.int64)[14, 0] += 1
+        assert self.verified(backend, target) == []
+        assert self.verified(backend, target, check_tokens=True) == [(14, TOKEN)]
+
     @pytest.mark.parametrize(
         ("slot", "field", "change", "expected"),
         [

@@ -37,7 +37,7 @@ def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, se
     sources = []
     for _ in range(num_sources):
         rows = -(-num_slots // page_size)
-        kv = torch.from_numpy(rng.integers(0, 256, (rows, page_size * 48), dtype=np.uint8))
+        kv = torch.from_numpy(rng.integers(0, 256, (rows, page_size * 48 + 32), dtype=np.uint8))
         sources.append(RealKvSource(tensor=kv, page_size=page_size, num_bytes_per_token=48, read_bytes=48))
     launch = Launch(
         buffer=torch.from_numpy(rng.integers(0, 256, (num_slots, stride), dtype=np.uint8)),
@@ -124,6 +124,24 @@ def test_the_order_of_requests_holds_at_slot_0(mode):
     actual = clone(expected)
     expected.run(TorchBackend())
     actual.run(NumbaBackend(threads=2, chunk_work=40))
+    assert_same(actual, expected)
+
+
+def test_the_last_writer_wins_in_a_large_launch():
+    """Thousands of tokens on three slots, one thread against vectorised torch: the reference's order, too slow to run here."""
+    batch, length = 2000, 10
+    rng = np.random.default_rng(3)
+    launch = scene().launch
+    plan = WritePlan(
+        offsets=torch.arange(batch + 1) * length,
+        seed_slot_indices=torch.full((batch,), layout.CHAIN_HEAD),
+        num_valid_reqs=torch.tensor([batch], dtype=torch.int32),
+    )
+    tokens, slots = (torch.from_numpy(rng.integers(0, high, batch * length)) for high in (150_000, 3))
+    expected = StampScene(launch, plan, StampInputs(tokens=tokens, positions=tokens, slots=slots))
+    actual = clone(expected)
+    expected.run(NumbaBackend(threads=1))
+    actual.run(TorchBackend())
     assert_same(actual, expected)
 
 
