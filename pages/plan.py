@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import forms, plan_view, shell, state
+from kvcanary.ui import forms, import_box, plan_view, shell, state
 
 shell.require_frame()
 current = state.current()
 st.title("Plan", anchor=False)
+import_box.draw()
 plan_view.verdict(current)
 left, right = st.columns([5, 7], gap="large")
 with left:

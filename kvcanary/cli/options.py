@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
 
 from kvcanary.cli.exit_codes import BAD_INPUT
 from kvcanary.config.findings import Finding
@@ -60,6 +61,12 @@ def fail(message: str) -> NoReturn:
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def wide_console() -> Console:
+    """Standard output as wide as the terminal, and wide enough for every table where it is a file or a pipe."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
 
 
 def write_document(document: dict[str, Any], target: str) -> None:

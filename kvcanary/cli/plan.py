@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
-from kvcanary.cli.options import fail, read_settings, with_settings, write_document
+from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
 from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.findings import Finding, Severity, worst_first
 from kvcanary.config.launch_flags import sglang_flags
@@ -108,7 +107,7 @@ def _document(
 def _print(
     settings: Settings, findings: Sequence[Finding], starts: bool, capacities: LaunchCapacities | None, plan: MemoryPlan | None
 ) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     word, style = ("Starts", "bold green") if starts else ("Will not start", "bold red")
     console.print(f"[{style}]{word}[/]: {len(findings)} findings from {len(RULES)} rules")
     for finding in findings:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvcanary import layout
-from kvcanary.errors import KvCanaryError
+from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab import bounds
@@ -100,8 +100,13 @@ def _warm_up(backend: Backend, spec: BenchmarkSpec) -> None:
 
 
 def _device_memory(device: str) -> int | None:
-    """Free bytes of an accelerator; None for the host, whose free memory is read elsewhere."""
-    return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else None
+    """Free bytes of an accelerator; None for the host, whose free memory is read elsewhere. ConfigError for a device that is not there."""
+    if not device.startswith("cuda"):
+        return None
+    count = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= count:
+        raise ConfigError(f"device {device} is not there: torch sees {count} accelerators; use cpu, or a torch build for your accelerator")
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def measure_point(backend: Backend, workload: Workload, spec: BenchmarkSpec, preset: Preset, check: Callable[[], None]) -> Point:

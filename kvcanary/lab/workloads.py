@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from kvcanary.units import format_bytes, format_count, format_seconds
 
 DEFAULT_ROW_BYTES = 2048
 MEMORY_SHARE = 0.8
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 _ELEMENT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
@@ -94,6 +96,8 @@ def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> B
     """
     if spec.preset not in PRESETS:
         raise ConfigError(f"preset must be one of {'/'.join(PRESETS)}, got {spec.preset!r}")
+    if not _DEVICE.fullmatch(spec.device):
+        raise ConfigError(f"device must be cpu or cuda:N (ROCm devices are called cuda, too), got {spec.device[:40]!r}")
     settings, preset = Settings.from_flat(spec.settings), PRESETS[spec.preset]
     capacities = LaunchCapacities.from_settings(settings)
     if settings.pool.page_size < 1:

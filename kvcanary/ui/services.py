@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
 import streamlit as st
 
 from kvcanary.kernels.backends import available_backends, choose_backend
 from kvcanary.kernels.types import Availability
 from kvcanary.lab.jobs import JobManager
+from kvcanary.store.home import data_folder
 from kvcanary.store.runs import Runs, SlotArrays
 
 
 def home() -> Path:
-    """The data folder: KVCANARY_HOME, else the user's own data folder."""
-    return Path(os.environ.get("KVCANARY_HOME") or platformdirs.user_data_path("kvcanary"))
+    """The data folder of this server."""
+    return data_folder(os.environ)
 
 
 @st.cache_resource(on_release=JobManager.close)

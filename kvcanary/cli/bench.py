@@ -1,0 +1,129 @@
+"""`kvcanary bench`: measure stamp and verify on this machine, and prove that the detector works here."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
+from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
+from kvcanary.errors import ConfigError, KvCanaryError
+from kvcanary.lab.jobs import JobManager
+from kvcanary.lab.records import BenchmarkSpec, RunRecord
+from kvcanary.lab.workloads import PRESETS, plan_benchmark
+from kvcanary.store.home import data_folder
+from kvcanary.store.runs import Runs, point_rows
+from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
+
+_POLL_S = 0.1
+
+
+@with_settings
+def command(
+    given: dict[str, Any],
+    effort: Annotated[str, typer.Option(help=f"How much to measure: {', '.join(PRESETS)}.")] = "quick",
+    backend: Annotated[str, typer.Option(help="auto, numba, torch, reference or triton; auto says what it chose and why.")] = "auto",
+    run_on: Annotated[str, typer.Option(help="Where this benchmark runs: cpu, or an accelerator such as cuda:0.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of slots, tokens and planted faults; the same seed gives the same run.")] = 1,
+    faults: Annotated[bool, typer.Option(help="Plant faults before the final sweep, which has to find all of them and no other.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and about how long, and stop.")] = False,
+    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
+    json_target: Annotated[
+        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
+    ] = None,
+) -> None:
+    """Check the backend against the reference and against planted faults, then time stamp and verify beside their bounds.
+
+    Ctrl-C stops the run and keeps what was measured. Progress goes to standard error.
+
+    Exit code 0: pass · 1: fail · 2: bad input · 3: partial · 4: not run.
+
+    Examples:
+
+      kvcanary bench --preset laptop
+
+      kvcanary bench --pool-slot-count 392920 --req-to-token-pool-size 4096 --real-data partial --effort standard --json run.json
+    """
+    settings, problems = read_settings(given)
+    if problems:
+        fail("\n".join(problem.message for problem in problems))
+    spec = BenchmarkSpec(settings=settings.to_flat(), preset=effort, backend=backend, device=run_on, seed=seed, faults=faults)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        plan = plan_benchmark(spec)
+        errors.print(escape(plan.sentence))
+        for reason in plan.skipped:
+            errors.print(f"left out: {escape(reason)}")
+        if dry_run:
+            raise typer.Exit(PASS)
+        record, root = _run(spec, data_folder(os.environ, home), errors)
+    except (ConfigError, KvCanaryError) as error:
+        fail(str(error))
+    runs = Runs(root)
+    if json_target is not None:
+        write_document(runs.document(record.id), json_target)
+    else:
+        _print(record, runs)
+    raise typer.Exit(VERDICT_EXIT_CODES[record.verdict.value])
+
+
+def _run(spec: BenchmarkSpec, root: Path, errors: Console) -> tuple[RunRecord, Path]:
+    """Start the job and follow it; an interrupt asks it to stop and waits for its last word."""
+    manager = JobManager(root)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    try:
+        run_id = manager.start(spec)
+        with Progress(*columns, console=errors, transient=True) as bar:
+            task = bar.add_task("starting the worker", total=None)
+            while (status := manager.status(run_id)).record.state.active:
+                try:
+                    if status.place:
+                        bar.update(task, description=f"queued, place {status.place}")
+                    elif status.progress is not None:
+                        told = status.progress
+                        eta = f", about {format_seconds(told.eta_s)} left" if told.eta_s is not None else ""
+                        bar.update(task, description=f"{told.stage}: {told.message}{eta}", completed=told.done, total=told.total)
+                    time.sleep(_POLL_S)
+                except KeyboardInterrupt:
+                    manager.stop(run_id)
+                    bar.update(task, description="stopping")
+        return status.record, root
+    finally:
+        manager.close()
+
+
+def _print(record: RunRecord, runs: Runs) -> None:
+    console = wide_console()
+    color = {"pass": "bold green", "fail": "bold red"}.get(record.verdict.value, "bold yellow")
+    console.print(f"[{color}]{escape(record.sentence)}[/]")
+    if record.error:
+        console.print(escape(record.error))
+    console.print(f"backend {escape(record.backend.get('reason', 'not chosen'))}; run {record.id} in {escape(str(runs.root))}")
+    for check in record.gate:
+        console.print(f"  {'held  ' if check.ok else '[red]FAILED[/]'} {escape(check.name)}: {escape(check.detail)}")
+    table = Table(box=None, pad_edge=False)
+    words, numbers = ("workload", "slots", "hash", "op"), ("batch", "rate", "median", "share of bound", "one forward")
+    for name in words:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for row in point_rows(runs.points(record.id)):
+        what = "tokens" if row["op"] == "stamp" else "slots"
+        share = "" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"])
+        forward = "" if row["forward_s"] is None else format_seconds(row["forward_s"])
+        table.add_row(
+            row["workload"], row["layout"], row["hash_mode"], row["op"], format_count(row["batch"]), format_rate(row["items_per_s"], what),
+            format_seconds(row["p50_s"]), share, forward,
+        )  # fmt: skip
+    console.print(table)
+    for fault in record.faults:
+        where = f"reported at {', '.join(fault['expected'])}" if fault["expected"] else "out of reach"
+        console.print(f"  planted {escape(fault['kind'])} at slot {fault['slot']}: {where} ({escape(fault['why'])})")
