@@ -76,6 +76,39 @@ def read_stream(stream: BinaryIO, *, name: str) -> CanaryLog:
     return builder.build()
 
 
+def read_streams(streams: Sequence[tuple[str, BinaryIO]]) -> CanaryLog:
+    """Read several named binary streams that can be rewound, such as uploads, as `read_logs` reads files: oldest first, rotated ones joined."""
+    builder = LogBuilder()
+    for name, stream in sorted(streams, key=_first_time_of):
+        reader = LogReader(builder, server=server_name(Path(name)), file=name)
+        for block in _read_all(stream, name, builder):
+            reader.feed(block)
+        reader.finish()
+    return builder.build()
+
+
+def _first_time_of(named: tuple[str, BinaryIO]) -> bytes:
+    name, stream = named
+    match = _TIME.search(next(_read_all(stream, name, LogBuilder(), size=1 << 16), b""))
+    stream.seek(0)
+    return match[0].replace(b"T", b" ") if match else b""
+
+
+def lines_around(stream: BinaryIO, *, line: int, before: int = 3, after: int = 8) -> list[tuple[int, str]]:
+    """Numbered lines (from 1) of a log around one of them, compressed or not; empty when the log has no such line."""
+    at, rest, found = 0, b"", []
+    for block in _read_all(stream, "", LogBuilder()):
+        *lines, rest = (rest + block).split(b"\n")
+        first, last = max(0, line - before - 1 - at), max(0, line + after - at)
+        found += [(at + number, text.decode(errors="replace")) for number, text in enumerate(lines[first:last], start=first + 1)]
+        at += len(lines)
+        if at >= line + after:
+            return found
+    if rest and line - before <= at + 1 <= line + after:
+        found.append((at + 1, rest.decode(errors="replace")))
+    return found if found and found[-1][0] >= line else []
+
+
 def first_time(path: Path) -> bytes:
     """First time stamp of a log as bytes that sort, empty when its beginning has none; ImportTextError when it cannot be read."""
     try:
