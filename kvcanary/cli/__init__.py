@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 # `kvcanary plan` does not wait for pandas and `kvcanary inspect` does not wait for torch.
 COMMANDS = {
     "plan": "plan",
+    "import": "import_text",
     "bench": "bench",
     "inspect": "inspect_log",
     "watch": "watch",

@@ -269,9 +269,15 @@ def _without_log_lines(text: str) -> str:
                 wanted.update(range(max(0, number - 20), number + 60))
                 at = text.find(word, text.find("\n", at)) if text.find("\n", at) >= 0 else -1
         lines = [line if number in wanted else "" for number, line in enumerate(lines)]
-    kept = [
-        line if line and len(line) < MAX_TEXT_LINE and (_PROGRAM_LINE.search(line) or not _LOG_LINE.match(line)) else "" for line in lines
-    ]
+    kept: list[str] = []
+    message = False
+    for line in lines:
+        program = _PROGRAM_LINE.search(line) is not None
+        log_line = bool(line) and not program and _LOG_LINE.match(line) is not None
+        # A message that names flags may be broken so that one of them begins a line.
+        goes_on = message and not program and line.lstrip().startswith(("--", "(")) and not line.rstrip().endswith("\\")
+        message = log_line or goes_on or (message and bool(line) and not program)
+        kept.append("" if log_line or goes_on or len(line) > MAX_TEXT_LINE else line)
     return "\n".join(kept)
 
 

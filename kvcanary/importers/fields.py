@@ -92,8 +92,8 @@ def _reason(name: str, entries: list[FieldValue]) -> str:
     if name == "pool_slot_count" and first.rank is Rank.INSTALL and second.value < first.value:
         return "the canary was installed for the larger pool; it was resized after graph capture"
     if first.rank is second.rank:
-        return f"two sources of the same kind ({first.rank}) differ; the first is shown"
-    return f"the {first.rank} says what the server does, the {second.rank} what was asked for or planned"
+        return f"two sources of the same kind ({first.rank}) differ; the first is taken"
+    return f"taken from the {first.rank}, which is nearer to what the server does than the {second.rank}"
 
 
 def sglang_arguments(found: FieldSet, arguments: Mapping[str, Any], place: Place, rank: Rank) -> None:
@@ -258,7 +258,7 @@ def sglang_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str,
         source = where("server_args", "server_args")
         sglang_arguments(found, arguments, lambda name: f"{name} in {source}", Rank.SERVER_ARGS)
     _install(found, observed, where("install line", "canary"))
-    ready = where("ready line", "max_total_num_tokens")
+    ready = where("pool statistics", "pool_statistics") if "pool_statistics" in lines else where("ready line", "max_total_num_tokens")
     if "max_total_num_tokens_values" not in observed:
         _put_smallest(found, observed, "pool_slot_count", "max_total_num_tokens", ready, Rank.READY)
         _put_smallest(found, observed, "req_to_token_pool_size", "max_running_requests", ready, Rank.READY)
@@ -266,8 +266,10 @@ def sglang_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str,
         _put_smallest(found, observed, name, name, ready, Rank.READY)
     draft = (arguments or {}).get("speculative_num_draft_tokens") if isinstance(arguments, Mapping) else None
     _row_width(lambda *entry: found.put(entry[0], entry[1], ready, Rank.READY, entry[3]), observed.get("context_len"), draft, "context_len")
-    if observed.get("max_total_num_tokens") is None and "max_total_num_tokens_min" not in observed:
+    if observed.get("max_total_num_tokens") is None and not {"max_total_num_tokens_min", "max_total_num_tokens_values"} & set(observed):
         _put_smallest(found, observed, "pool_slot_count", "kv_tokens", where("KV Cache is allocated", "kv_tokens"), Rank.LOG)
+        if observed.get("kv_tokens") is None and observed.get("dsv4"):
+            found.put("pool_slot_count", observed["dsv4"]["full_token"], where("DSv4 memory calculation", "dsv4"), Rank.LOG)
     _memory(found, observed, where)
 
 
@@ -311,7 +313,7 @@ def _memory(found: FieldSet, observed: Mapping[str, Any], where: Callable[[str, 
         (value for value in (_nested(observed, "oom", "total_gib"), _nested(observed, "memory_profiling", "total_gpu_memory_gb")) if value),
         None,
     )
-    put("device_memory_bytes", total, "memory line", "memory_profiling")
+    put("device_memory_bytes", total, "total memory in the log", "memory_profiling")
     found.put("kv_dtype", _KV_DTYPES.get(str(observed.get("kv_cache_dtype"))), where("KV Cache is allocated", "kv_cache_dtype"), Rank.LOG)
     _bytes_per_token(found, observed, where("KV Cache is allocated", "kv_tokens"))
     if observed.get("cuda_graph_bs_max") is not None:
@@ -372,15 +374,15 @@ def vllm_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str, i
     found.put("max_seq_len_per_req", observed.get("max_model_len"), where("Maximum concurrency", "max_model_len"), Rank.READY)
     found.put("page_size", observed.get("block_size"), where("GPU blocks", "gpu_blocks"), Rank.LOG, "tokens / blocks")
     found.put("mem_fraction_static", observed.get("gpu_memory_utilization"), where("memory line", "gpu_memory_utilization"), Rank.LOG)
-    for name, keys in (
-        ("weight_bytes", ("weights_gib", "weights_gb")),
-        ("device_memory_bytes", ("total_gpu_gib", "total_gib")),
-        ("graph_bytes", ("cuda_graph_mem_gib",)),
+    for name, key, what in (
+        ("weight_bytes", "weights_gib", "model weights"),
+        ("weight_bytes", "weights_gb", "model weights"),
+        ("device_memory_bytes", "total_gpu_gib", "total_gpu_memory"),
+        ("device_memory_bytes", "total_gib", "memory of the device"),
+        ("graph_bytes", "cuda_graph_mem_gib", "Graph capturing finished"),
     ):
-        for key in keys:
-            if isinstance(observed.get(key), int | float):
-                found.put(name, round(observed[key] * GIB), where(key, key), Rank.LOG)
-                break
+        if isinstance(observed.get(key), int | float):
+            found.put(name, round(observed[key] * GIB), where(what, key), Rank.LOG)
 
 
 def merge_fields(entries: Iterable[tuple[Mapping[str, FieldValue], Iterable[Conflict]]]) -> FieldSet:

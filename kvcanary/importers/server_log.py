@@ -133,7 +133,9 @@ class _Reader:
         if "Load weight begin" in text and avail:
             self._put("load_weight_begin_avail_gb", float(avail[1]))
         elif "Load weight end" in text and avail:
-            if self.rank in self.per_rank.get("load_weight_avail_gb", {}):
+            # Weights that come after a pool are the draft model's, also where the text begins behind the target's line.
+            later = any(pool["rank"] == self.rank for pool in self.pools) or self.rank in self.installs
+            if later or self.rank in self.per_rank.get("load_weight_avail_gb", {}):
                 self._put("draft_weight_mem_gb", float(usage[1]) if usage else None)
                 self.draft_ranks.add(self.rank)
                 return
@@ -270,6 +272,7 @@ class _Reader:
         if match := _POOL_DUMP.search(text):
             total, available, evictable, protected = map(int, match.groups())
             self._say("max_total_num_tokens", total)
+            self.lines.setdefault("pool_statistics", self.line)
             self._say("available_size", available)
             self._say("evictable_size", evictable)
             self._say("protected_size", protected)

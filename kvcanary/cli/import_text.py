@@ -1,0 +1,114 @@
+"""`kvcanary import`: what a launch command, a log, server_info, config.json or an error message says, as settings with their sources."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kvcanary.cli.options import fail, write_document
+from kvcanary.config.findings import Severity
+from kvcanary.errors import ImportTextError
+from kvcanary.importers.detect import MAX_BYTES, merge, read_bytes
+from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
+from kvcanary.importers.server_info import HOSTS_VARIABLE, fetch, parse_hosts
+
+_SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "dim"}
+_KIND_NAMES = {
+    ImportKind.COMMAND: "launch command",
+    ImportKind.LOG: "start-up log",
+    ImportKind.SERVER_INFO: "server_info",
+    ImportKind.HF_CONFIG: "config.json of a model",
+    ImportKind.WEIGHT_INDEX: "index of a model's weights",
+    ImportKind.SETTINGS: "settings of kvcanary",
+    ImportKind.RUN: "run of kvcanary",
+    ImportKind.ERROR: "error message",
+    ImportKind.MIXED: "several pieces",
+}
+
+
+def command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help=f"Files to read, - for standard input; several are put together. A URL is fetched if {HOSTS_VARIABLE} allows it.",
+        ),
+    ],
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE, or - for standard output.")
+    ] = None,
+) -> None:
+    """Read what is there instead of retyping it: recognises launch commands, logs, JSON and errors by itself.
+
+    Nothing that is read is run or sent. Exit codes: 0 something was recognised · 2 bad input.
+    """
+    try:
+        result = merge([_read(source) for source in sources])
+    except ImportTextError as error:
+        fail(str(error))
+    if json_to is not None:
+        write_document(result.to_dict(), json_to)
+    if json_to != "-":
+        _print(result, Console(highlight=False))
+
+
+def _read(source: str) -> ImportResult:
+    if source.startswith(("http://", "https://")):
+        return fetch(source, allowed_hosts=parse_hosts(os.environ.get(HOSTS_VARIABLE, "")))
+    try:
+        if source == "-":
+            return read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), name="stdin")
+        with Path(source).open("rb") as stream:
+            return read_bytes(stream.read(MAX_BYTES + 1), name=source)
+    except OSError as error:
+        raise ImportTextError(f"{source}: {error.strerror or error}") from error
+
+
+def _print(result: ImportResult, console: Console) -> None:
+    names = [_KIND_NAMES[part] for part in result.parts] or [_KIND_NAMES[result.kind]]
+    engine = f" ({_safe(result.engine)})" if result.engine else ""
+    console.print(f"[bold]{_safe(result.name)}[/]: {', '.join(names)}{engine}, {len(result.fields)} settings fields")
+    for explanation in result.explanations:
+        _print_explanation(explanation, console)
+    if result.fields:
+        table = Table("Field", "Value", "From", "How", box=None, pad_edge=False, header_style="bold")
+        for name, entry in result.fields.items():
+            table.add_row(_safe(name), _safe(str(entry.value)), _safe(entry.source), _safe(entry.derived))
+        console.print(table)
+    for conflict in result.conflicts:
+        shown = ", ".join(f"{_safe(str(entry.value))} ({_safe(entry.source)})" for entry in conflict.candidates)
+        console.print(f"[bold yellow]differs[/] {_safe(conflict.name)}: {shown}; {_safe(conflict.reason)}")
+    for finding in result.findings:
+        style = _SEVERITY_STYLES[finding.severity]
+        console.print(f"[{style}]{finding.severity}[/] {_safe(finding.message)}. {_safe(finding.why)}".rstrip())
+    for word in result.unknown:
+        hint = f"; probably meant: {_safe(word.suggestion)}" if word.suggestion else ""
+        console.print(f"[bold]unknown[/] {_safe(word.flag)} ({_safe(word.reason)}){hint}")
+    _print_list(console, "no value in the text", result.unresolved)
+
+
+def _print_explanation(explanation: ErrorExplanation, console: Console) -> None:
+    console.print(f"[bold red]{_safe(explanation.message)}[/]")
+    console.print(f"  {_safe(explanation.explanation)}")
+    for number, cause in enumerate(explanation.causes, 1):
+        console.print(f"  {number}. {_safe(cause)}")
+    for fix in explanation.fixes:
+        console.print(f"  [bold]change[/] {_safe(fix.flag or fix.text)}")
+
+
+def _print_list(console: Console, title: str, entries: Iterable[str]) -> None:
+    for entry in entries:
+        console.print(f"[bold]{title}[/] {_safe(entry)}")
+
+
+def _safe(text: str) -> str:
+    """Text of a paste for a terminal: control characters shown, markup taken literally."""
+    return escape("".join(char if char.isprintable() else repr(char)[1:-1] for char in text))
