@@ -54,16 +54,16 @@ def _cause(cause: DiagnosedCause) -> None:
             f'<p class="kvc-finding"><span class="kvc-badge">{cause.confidence.name.lower()} confidence</span>'
             f'<b>{escape(text.title)}</b></p><p class="kvc-why">{escape(text.meaning)}</p>'
         )
-        others = tuple(other.replace("_", " ") for other in cause.others)
-        parts = (
-            ("Evidence", cause.evidence),
-            ("Confirm by", text.confirm),
-            ("Flags", text.flags),
-            ("Reports", text.references),
-            ("Or", others),
-        )
-        rows = [(title if number == 0 else "", item) for title, items in parts for number, item in enumerate(items)]
-        blocks.table(("", "what speaks for it, what settles it"), rows)
+        left, right = st.columns(2, gap="medium")
+        with left:
+            blocks.table(("Evidence",), [(item,) for item in cause.evidence])
+            if cause.others:
+                st.caption(f"Also possible: {', '.join(other.replace('_', ' ') for other in cause.others)}.")
+        with right:
+            blocks.table(("Confirm by",), [(item,) for item in text.confirm])
+            for title, words in (("Flags", text.flags), ("Public reports", text.references)):
+                if words:
+                    st.html(f'<p class="kvc-why"><b>{title}</b> {escape(" · ".join(words))}</p>')
 
 
 def filters(found: Inspection) -> pd.DataFrame:
@@ -129,7 +129,8 @@ def _map(found: Inspection, table: pd.DataFrame) -> None:
         shown = table.sort_values(["rows", "slot"], ascending=[False, True]).head(TABLE_LIMIT)
         slots = shown["slot"].astype("int64").tolist()
         st.dataframe(
-            shown[["slot", "rows", "ranks"]], key="inspect_slots", hide_index=True, height=300, on_select=lambda: _take_row("inspect_slots", slots),
+            shown[["slot", "rows", "ranks"]], key="inspect_slots", hide_index=True, height=min(300, 40 + 36 * len(shown)),
+            on_select=lambda: _take_row("inspect_slots", slots),
             selection_mode="single-row", alt="Reported slots; select a row to open its card.",
         )  # fmt: skip
         if len(table) > len(shown):
