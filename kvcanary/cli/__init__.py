@@ -14,6 +14,7 @@ COMMANDS = {
     "plan": "plan",
     "import": "import_text",
     "bench": "bench",
+    "campaign": "campaign",
     "inspect": "inspect_log",
     "watch": "watch",
 }

@@ -133,6 +133,15 @@ class CellSummary:
     false_reports: int
     unexpected: int
 
+    @property
+    def outcome(self) -> str:
+        """The cell in a word: the rate, 'missed', 'out of reach', or 'no victim' where nothing was injected."""
+        if not self.visible and not self.unexpected:
+            return "out of reach"
+        if self.rate is None:
+            return "no victim"
+        return f"{self.rate * 100:.0f} %" if self.detected else "missed"
+
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """95 % Wilson score interval of a rate; (0, 1) without trials."""
@@ -162,7 +171,7 @@ def run_campaign(plan: CampaignPlan, backend: Backend, done: Collection[RunKey] 
 def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
     """Serve the workload with one fault under one configuration. Equal keys give equal runs but for the seconds."""
     kind, variant, config_name, seed = key
-    config, options = plan.configs[config_name], _options(plan, kind, seed)
+    config, options = plan.configs[config_name], serving_options(plan, kind, seed)
     engine = ServingEngine(options, synthetic(replace(plan.mix, seed=seed), options.vocab_size))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     tally = _Tally()
@@ -171,7 +180,7 @@ def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
         record = injector.record
         if record is not None and step.index > record.step + plan.steps_after:
             break
-        report = executor.run(step, record.ops if record else (), _sweep_due(engine, config, step.index))
+        report = executor.run(step, record.ops if record else (), sweep_due(engine, config, step.index))
         served = dict(zip(step.rids.tolist(), step.extend_seq_lens.tolist(), strict=True))
         tally.add(report, record, len(step.tokens), sum(served.get(rid, 0) for rid in record.rids) if record else 0, engine.owners())
     return CampaignRun(
@@ -271,14 +280,16 @@ class _Tally:
         self.requests.update(rid for rid, _ in report.zero_cells)
 
 
-def _options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
+def serving_options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
+    """What a run of a fault serves; a fault of the window pool gets a window."""
     options = replace(plan.options, seed=seed)
     if kind == "swa_eviction" and options.sliding_window is None:
         return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count, host_slot_count=0)
     return options
 
 
-def _sweep_due(engine: ServingEngine, config: CanaryConfig, index: int) -> dict[Group, SweepEntries] | None:
+def sweep_due(engine: ServingEngine, config: CanaryConfig, index: int) -> dict[Group, SweepEntries] | None:
+    """The entries to sweep at a step, per group; None where no sweep is due."""
     tree = engine.memory.tree
     if tree is None or not config.sweep_interval or index % config.sweep_interval:
         return None

@@ -17,6 +17,7 @@ import psutil
 
 import kvcanary
 from kvcanary.errors import JobError, StoreError
+from kvcanary.lab.campaign_job import CampaignSpec, plan_of
 from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.workloads import plan_benchmark
 
@@ -50,14 +51,19 @@ class JobManager:
         self.poll()
         self._watcher.start()
 
-    def start(self, spec: BenchmarkSpec) -> str:
+    def start(self, spec: BenchmarkSpec | CampaignSpec) -> str:
         """Queue a run and return its id; ConfigError when the spec cannot run, before anything is started."""
-        plan_benchmark(spec)
+        if isinstance(spec, CampaignSpec):
+            plan_of(spec)
+            kind = "campaign"
+        else:
+            plan_benchmark(spec)
+            kind = "benchmark"
         with self._lock:
-            run_id = self._new_id("benchmark")
+            run_id = self._new_id(kind)
             folder = self.folder(run_id)
             folder.path.mkdir()
-            folder.write_record(RunRecord(id=run_id, kind="benchmark", state=RunState.QUEUED, spec=asdict(spec), created_s=time.time()))
+            folder.write_record(RunRecord(id=run_id, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time()))
             self.poll()
         return run_id
 

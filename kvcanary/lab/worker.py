@@ -31,10 +31,14 @@ def main(path: str) -> int:
     )
     # Imported here so that the record says "running" during the seconds that torch takes to load.
     from kvcanary.lab.benchmark import StopRequested, finish, run_benchmark
+    from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
 
     record = folder.read_record()
     try:
-        run_benchmark(folder, BenchmarkSpec(**record.spec))
+        if record.kind == "campaign":
+            run_campaign_job(folder, CampaignSpec(**record.spec))
+        else:
+            run_benchmark(folder, BenchmarkSpec(**record.spec))
     except StopRequested:
         finish(folder, RunState.STOPPED)
     except KvCanaryError as error:

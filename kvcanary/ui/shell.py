@@ -20,6 +20,7 @@ def navigation() -> StreamlitPage:
         [
             st.Page("pages/plan.py", title="Plan", default=True),
             st.Page("pages/benchmark.py", title="Benchmark"),
+            st.Page("pages/fault_lab.py", title="Fault lab", url_path="fault_lab"),
             st.Page("pages/inspect_log.py", title="Inspect"),
         ]
     )

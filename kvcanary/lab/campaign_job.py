@@ -1,0 +1,124 @@
+"""A fault campaign as a job: runs are appended to campaign.jsonl in the run folder as they finish, so that a stop keeps them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvcanary.errors import ConfigError, StoreError
+from kvcanary.faults.injectors import FaultRecord
+from kvcanary.kernels.backends import choose_backend
+from kvcanary.lab.benchmark import Reporter, StopRequested
+from kvcanary.lab.campaign import DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
+from kvcanary.lab.frontier import config_costs, sentence
+from kvcanary.lab.records import RunFolder, Verdict
+from kvcanary.units import format_count
+
+SEED_LIMIT = 100
+QUICK_FAULTS: tuple[Fault, ...] = (
+    ("late_write_after_free", "with_records"),
+    ("slot_alias", "wrong_cell"),
+    ("slot_alias", "cell_to_slot_0"),
+    ("position_shift", "one_token"),
+    ("tier_reload", "wrong_bytes"),
+    ("payload_bytes", "bit_flip"),
+    ("payload_bytes", "later_bytes"),
+    ("payload_bytes", "v_row"),
+    ("payload_bytes", "other_layer"),
+    ("payload_bytes", "bad_before_hash"),
+    ("token_swap", "sampler_exit"),
+    ("slot_leak", "never_freed"),
+)
+_PROGRESS_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSpec:
+    """What to run, JSON-ready: faults as 'kind.variant', configurations by name, seeds 0 to seeds - 1, on the host."""
+
+    faults: list[str] = field(default_factory=lambda: [".".join(fault) for fault in QUICK_FAULTS])
+    configs: list[str] = field(default_factory=lambda: list(DEFAULT_CONFIGS))
+    seeds: int = 3
+    device: str = "cpu"
+
+
+def plan_of(spec: CampaignSpec) -> CampaignPlan:
+    """The plan of a spec; ConfigError names what is unknown, empty or out of range."""
+    unknown = [name for name in spec.configs if name not in DEFAULT_CONFIGS]
+    if unknown:
+        raise ConfigError(f"configs must be among {'; '.join(DEFAULT_CONFIGS)}, got {unknown[0][:60]!r}")
+    if not 1 <= spec.seeds <= SEED_LIMIT:
+        raise ConfigError(f"seeds must be between 1 and {SEED_LIMIT}, got {spec.seeds}")
+    faults = []
+    for name in spec.faults:
+        kind, dot, variant = name.partition(".")
+        if not dot:
+            raise ConfigError(f"a fault must be written kind.variant, got {name[:60]!r}")
+        faults.append((kind, variant))
+    return CampaignPlan(
+        faults=tuple(faults), configs={name: DEFAULT_CONFIGS[name] for name in spec.configs}, seeds=tuple(range(spec.seeds))
+    )
+
+
+def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
+    """Run what is missing and write the verdict; StopRequested when asked to stop, what ran is kept."""
+    plan = plan_of(spec)
+    backend, reason = choose_backend("auto", "cpu")
+    folder.update_record(backend={"name": backend.name, "reason": reason})
+    runs = read_runs(folder.path)
+    reporter = Reporter(folder, time.monotonic(), steps=len(plan.run_keys()), done=len(runs))
+    reporter.step("campaign", f"{format_count(reporter.steps)} runs")
+    told_s = time.monotonic()
+    with (folder.path / "campaign.jsonl").open("a", encoding="utf-8") as file:
+        for run in run_campaign(plan, backend, [run.key for run in runs]):
+            runs.append(run)
+            file.write(json.dumps(_to_dict(run)) + "\n")
+            file.flush()
+            reporter.done += 1
+            try:
+                if time.monotonic() - told_s >= _PROGRESS_S:
+                    told_s = time.monotonic()
+                    reporter.step("campaign", f"run {format_count(len(runs))} of {format_count(reporter.steps)}")
+            except StopRequested:
+                _conclude(folder, plan, runs)
+                raise
+    _conclude(folder, plan, runs)
+
+
+def read_runs(path: Path) -> list[CampaignRun]:
+    """The finished runs in a run folder; a last line that was cut off is left out. StoreError for damage anywhere else."""
+    try:
+        lines = (path / "campaign.jsonl").read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    try:
+        return [_from_dict(json.loads(line)) for line in lines[:-1]]
+    except (ValueError, TypeError, KeyError, ConfigError) as error:
+        raise StoreError(f"campaign {path.name} cannot be read: {error}") from error
+
+
+def _conclude(folder: RunFolder, plan: CampaignPlan, runs: Sequence[CampaignRun]) -> None:
+    cells = summarise(plan, runs)
+    false_reports, unexpected = sum(cell.false_reports for cell in cells), sum(cell.unexpected for cell in cells)
+    whole = len(runs) == len(plan.run_keys())
+    verdict = Verdict.FAIL if false_reports or unexpected else Verdict.PASS if whole else Verdict.PARTIAL
+    text = sentence(plan, config_costs(plan, runs), cells)
+    if false_reports or unexpected:
+        text = f"{false_reports} reports without a fault, {unexpected} of faults that should be out of reach. {text}"
+    if not whole:
+        text = f"Stopped after {len(runs)} of {len(plan.run_keys())} runs. {text}"
+    folder.update_record(verdict=verdict, sentence=text)
+
+
+def _to_dict(run: CampaignRun) -> dict[str, Any]:
+    return {**asdict(run), "key": list(run.key), "record": run.record.to_dict() if run.record else None}
+
+
+def _from_dict(values: dict[str, Any]) -> CampaignRun:
+    kind, variant, config, seed = values["key"]
+    record = values["record"]
+    return CampaignRun(**{**values, "key": (kind, variant, config, seed), "record": FaultRecord.from_dict(record) if record else None})
