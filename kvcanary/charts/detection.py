@@ -37,11 +37,18 @@ def matrix(cells: Sequence[CellSummary], theme: ThemeName) -> go.Figure:
                 ],
                 marker={
                     "color": [_ground(cell, theme) for cell in column],
-                    "pattern": {"shape": hatched, "size": 6, "fgcolor": faint(theme), "fillmode": "overlay"},
+                    "pattern": {
+                        "shape": hatched,
+                        "size": 9,
+                        "solidity": 0.12,
+                        "fgopacity": 0.45,
+                        "fgcolor": ink(theme),
+                        "fillmode": "overlay",
+                    },
                     "line": {"color": faint(theme), "width": 1},
                 },
                 selected={"marker": {"opacity": 1}},
-                unselected={"marker": {"opacity": 1}},
+                unselected={"marker": {"opacity": 1}, "textfont": {"color": ink(theme)}},
                 textposition="inside",
                 insidetextanchor="middle",
                 insidetextfont={"size": 11, "color": ink(theme)},
@@ -51,7 +58,9 @@ def matrix(cells: Sequence[CellSummary], theme: ThemeName) -> go.Figure:
         )
     rows = len({(cell.kind, cell.variant) for cell in cells})
     style(figure, theme, height=90 + 26 * rows)
-    figure.update_xaxes(tickvals=[n + 0.5 for n in range(len(configs))], ticktext=[c.replace(", ", ",<br>") for c in configs], side="top")
+    figure.update_xaxes(
+        tickvals=[n + 0.5 for n in range(len(configs))], ticktext=[c.replace(", sweep", ",<br>sweep") for c in configs], side="top"
+    )
     figure.update_xaxes(showgrid=False, range=[0, len(configs)])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(barmode="overlay", bargap=0.08, clickmode="event+select", margin={"t": 60})
