@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from kvcanary import layout
-from kvcanary.errors import ConfigError, KvCanaryError
+from kvcanary.errors import KvCanaryError
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.kernels.types import Backend
-from kvcanary.lab import bounds
 from kvcanary.lab.gate import compare_flags, run_gate
-from kvcanary.lab.planted import PlantedFault, expected_flags, kinds_for, plant
-from kvcanary.lab.records import BenchmarkSpec, Point, Progress, RunFolder, RunState, Timing, Verdict
+from kvcanary.lab.measure import KvPool, measure_point
+from kvcanary.lab.planted import PlantedFault, expected_flags, kinds_that_fit, plant
+from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunState, Verdict
 from kvcanary.lab.scene import Scene
-from kvcanary.lab.workloads import PRESETS, BenchmarkPlan, Preset, Workload, plan_benchmark
-from kvcanary.layout import LaunchTag, SlotStatus
+from kvcanary.lab.tables import record_columns, write_points, write_slots
+from kvcanary.lab.usable_memory import free_bytes
+from kvcanary.lab.workloads import plan_benchmark
+from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
 
 MAP_BYTES_LIMIT = 200 << 20
@@ -59,10 +59,10 @@ def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
     report = Reporter(folder, time.monotonic())
     durations: dict[str, float] = {}
     report.step("preparing", "choosing a backend and compiling it")
-    plan = plan_benchmark(spec, _device_memory(spec.device))
+    plan = plan_benchmark(spec, free_bytes(spec.device))
     report.steps = len(plan.workloads) + 3
     backend, reason = choose_backend(spec.backend, spec.device)
-    folder.update_record(backend={"name": backend.name, "reason": reason}, skipped=plan.skipped)
+    folder.update_record(backend={"name": backend.name, "reason": reason}, skipped=plan.skipped, notes=plan.notes)
     started = time.perf_counter()
     _warm_up(backend, spec)
     durations["prepare_s"] = time.perf_counter() - started
@@ -78,15 +78,21 @@ def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
         return
     report.step("measuring", "first point", advance=1)
     started = time.perf_counter()
+    kv = KvPool(spec.device)
     for number, workload in enumerate(plan.workloads, start=1):
         message = f"point {number} of {len(plan.workloads)}: {workload.kind} of {format_count(workload.shape.requests)} requests"
         report.step("measuring", message)
-        folder.append_point(measure_point(backend, workload, spec, PRESETS[spec.preset], report.check))
+        measured = measure_point(backend, workload, spec, kv, report.check)
+        if measured.false_alarms:
+            sentence = f"Fail: {format_count(measured.false_alarms)} violations reported on a sound pool at {message}."
+            folder.update_record(verdict=Verdict.FAIL, sentence=sentence)
+            return
+        folder.append_point(measured.point)
         report.step("measuring", message, advance=1)
     durations["measure_s"] = time.perf_counter() - started
     report.step("sweep", "planting faults and sweeping the pool" if spec.faults else "sweeping the pool")
     started = time.perf_counter()
-    _final_sweep(folder, backend, plan, spec, len(gate))
+    _final_sweep(folder, backend, spec, Scene(plan.final, spec.seed, spec.device, kv.rows(plan.final)), len(gate))
     durations["sweep_s"] = time.perf_counter() - started
     folder.update_record(durations_s=durations)
     report.step("done", "finished", advance=1)
@@ -99,85 +105,11 @@ def _warm_up(backend: Backend, spec: BenchmarkSpec) -> None:
         prepare()
 
 
-def _device_memory(device: str) -> int | None:
-    """Free bytes of an accelerator; None for the host, whose free memory is read elsewhere. ConfigError for a device that is not there."""
-    if not device.startswith("cuda"):
-        return None
-    count = torch.cuda.device_count()
-    if int(device.partition(":")[2] or 0) >= count:
-        raise ConfigError(f"device {device} is not there: torch sees {count} accelerators; use cpu, or a torch build for your accelerator")
-    return int(torch.cuda.mem_get_info(device)[0])
-
-
-def measure_point(backend: Backend, workload: Workload, spec: BenchmarkSpec, preset: Preset, check: Callable[[], None]) -> Point:
-    """Build the workload's pool, then time stamp and verify apart, each beside its bound."""
-    scene = Scene(workload.shape, spec.seed, spec.device)
-    scene.stamp_everything(backend)
-    verify_plan, write_plan = scene.plan(backend, workload.prefix, workload.extend)
-    entries, tokens = workload.shape.requests * workload.prefix, workload.shape.requests * workload.extend
-    launch = scene.launch(LaunchTag.TAIL_K_FULL if workload.extend else LaunchTag.SWEEP_K_FULL)
-    point = Point(
-        workload=workload.kind, layout=workload.layout, hash_mode=workload.shape.hash_mode.name.lower(),
-        batch=workload.shape.requests, prefix=workload.prefix,
-    )  # fmt: skip
-    clock = _Clock(spec.device, preset, check)
-    warm_up = 0.0
-    if tokens:
-        inputs = scene.stamp_inputs(workload.prefix, workload.extend)
-        stamp, first = clock.time(lambda: backend.stamp(launch, write_plan, inputs), tokens, bounds.stamp_bytes(scene, tokens))
-        bound, _ = clock.time(bounds.stamp_bound(scene, inputs), tokens, bounds.stamp_bytes(scene, tokens))
-        point, warm_up = replace(point, stamp=stamp, stamp_bound=bound), first
-    if entries:
-        verify, first = clock.time(lambda: backend.verify(launch, verify_plan), entries, bounds.verify_bytes(scene, entries))
-        bound, _ = clock.time(bounds.verify_bound(scene, verify_plan, entries), entries, bounds.verify_bytes(scene, entries))
-        point, warm_up = replace(point, verify=verify, verify_bound=bound), warm_up + first
-    return replace(point, warm_up_s=warm_up)
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Times a call: the first apart, then at least min_repeats and for about `seconds`."""
-
-    device: str
-    preset: Preset
-    check: Callable[[], None]
-
-    def time(self, call: Callable[[], Any], items: int, moved: int) -> tuple[Timing, float]:
-        first = self._once(call)
-        times: list[float] = []
-        while len(times) < self.preset.min_repeats or (sum(times) < self.preset.seconds and len(times) < 10_000):
-            times.append(self._once(call))
-            if len(times) % 16 == 0 or times[-1] > 0.05:
-                self.check()
-        p20, p50, p80 = (_quantile(times, share) for share in (0.2, 0.5, 0.8))
-        return Timing(p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times), items=items, bytes_moved=moved), first
-
-    def _once(self, call: Callable[[], Any]) -> float:
-        if not self.device.startswith("cuda"):
-            started = time.perf_counter()
-            call()
-            return time.perf_counter() - started
-        event: Any = torch.cuda.Event
-        before, after = event(enable_timing=True), event(enable_timing=True)
-        before.record()
-        call()
-        after.record()
-        after.synchronize()
-        return float(before.elapsed_time(after)) / 1e3
-
-
-def _quantile(values: list[float], share: float) -> float:
-    if share == 0.5:
-        return statistics.median(values)
-    return float(np.quantile(values, share))
-
-
-def _final_sweep(folder: RunFolder, backend: Backend, plan: BenchmarkPlan, spec: BenchmarkSpec, checks: int) -> None:
+def _final_sweep(folder: RunFolder, backend: Backend, spec: BenchmarkSpec, scene: Scene, checks: int) -> None:
     """Fill the pool, plant faults when asked, sweep once, and judge: all expected slots reported and no other."""
-    scene = Scene(plan.final, spec.seed, spec.device)
     scene.stamp_everything(backend)
     sound = scene.fields.cpu().numpy().copy()
-    faults = plant(scene, kinds_for(scene), spec.seed) if spec.faults else []
+    faults = plant(scene, kinds_that_fit(scene), spec.seed) if spec.faults else []
     scene.sweep(backend)
     detail, ok = compare_flags(scene, expected_flags(faults))
     coverage = _coverage(scene)
@@ -220,11 +152,11 @@ def _write_map(folder: RunFolder, scene: Scene, sound: np.ndarray, faults: list[
     status[flags > 0] = SlotStatus.CORRUPTED
     chain_index = np.full(scene.shape.num_slots, -1, dtype=np.int64)
     chain_index[slots] = np.arange(len(slots))
-    arrays: dict[str, Any] = {"status": status, "flags": flags, "chain_index": chain_index, "length": np.int64(scene.shape.length)}
+    columns = {"status": status, "flags": flags, "chain_index": chain_index}
     fields = scene.fields.cpu().numpy()
     if fields.nbytes <= MAP_BYTES_LIMIT:
-        arrays["fields"] = fields
-    np.savez(folder.slots_file, **arrays)
+        columns |= record_columns(fields)
+    write_slots(folder.slots_file, columns, length=scene.shape.length)
     marked = sorted({*planted, *np.flatnonzero(flags).tolist()})
     folder.write_cards([_card(scene, slot, fields, sound, flags, chain_index, slots, planted.get(slot)) for slot in marked])
 
@@ -269,8 +201,13 @@ def finish(folder: RunFolder, state: RunState, error: str = "") -> None:
     """Close a run: partial where points exist but no verdict was reached."""
     record = folder.read_record()
     changes: dict[str, Any] = {"state": state, "finished_s": time.time(), "error": error}
+    points = folder.read_points()
+    # After a failure, which may be a full disk, the record is what matters; points.jsonl holds the points already.
+    if points and state is not RunState.FAILED:
+        write_points(folder.points_file, points)
     if record.verdict is Verdict.NOT_RUN and state is not RunState.DONE:
-        points = len(folder.read_points())
         changes["verdict"] = Verdict.PARTIAL if points else Verdict.NOT_RUN
-        changes["sentence"] = f"{state.value.capitalize()} after {points} points; the pool was not swept." + (f" {error}" if error else "")
+        changes["sentence"] = f"{state.value.capitalize()} after {len(points)} points; the pool was not swept." + (
+            f" {error}" if error else ""
+        )
     folder.update_record(**changes)

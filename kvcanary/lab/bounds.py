@@ -17,19 +17,19 @@ from kvcanary.layout import RealKvHashMode
 
 # Bytes per entry or token that an operation cannot avoid: plan columns in, records in or out. The predecessor of an entry is the slot
 # of the entry before it, so its record is counted once.
-VERIFY_PLAN_BYTES, STAMP_INPUT_BYTES = 4 * 8, 3 * 8
+VERIFY_BYTES, STAMP_BYTES = 4 * 8 + layout.SLOT_BYTES, 3 * 8 + layout.SLOT_BYTES
 # Below this much work a second thread costs more than it saves.
 _THREAD_BYTES = 1 << 20
 
 
 def verify_bytes(scene: Scene, entries: int) -> int:
     """Bytes that verify has to move: the plan's four columns, the record, and the hashed KV bytes."""
-    return entries * (VERIFY_PLAN_BYTES + layout.SLOT_BYTES + hashed_bytes(scene))
+    return entries * (VERIFY_BYTES + hashed_bytes(scene))
 
 
 def stamp_bytes(scene: Scene, tokens: int) -> int:
     """Bytes that stamp has to move: token, position and slot in, one record out, and the hashed KV bytes."""
-    return tokens * (STAMP_INPUT_BYTES + layout.SLOT_BYTES + hashed_bytes(scene))
+    return tokens * (STAMP_BYTES + hashed_bytes(scene))
 
 
 def hashed_bytes(scene: Scene) -> int:

@@ -1,4 +1,8 @@
-"""Jobs: one worker process per run, one at a time per device, others queue; all state is on disk, so anybody can find it again."""
+"""Jobs: one worker process per run, one at a time per device, others queue; all state is on disk, so anybody can find it again.
+
+Who writes the record: before a run is claimed nobody; then the one who claimed it, which is its worker, or whoever stopped it in the
+queue; and once that worker is gone, any manager that notices.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +27,19 @@ from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunRecord, 
 from kvcanary.lab.workloads import plan_benchmark
 
 RUNS_FOLDER = "runs"
+# Exit code of a worker that found its run claimed by somebody else.
+NOT_MINE = 3
 _TICK_S = 0.3
+# A worker writes its record within milliseconds of its claim; a claim without one for so long belongs to a worker that died between.
+_CLAIM_GRACE_S = 10.0
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]+(?:-[0-9]+)?")
+
+_Action = Callable[[RunRecord], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One job as a page or a command shows it. `place` is 0 while it runs, 1 for the next in the queue, None when it is over."""
+    """One job as a page or a command shows it. `place` is 0 while it runs or starts, 1 for the next in the queue, None when it is over."""
 
     record: RunRecord
     progress: Progress | None
@@ -36,23 +47,30 @@ class JobStatus:
 
 
 class JobManager:
-    """Starts, queues, watches and stops jobs under one data folder. Thread-safe; several managers may share a folder.
+    """Starts, queues, watches and stops jobs under one data folder. Thread-safe; several managers on one host may share a folder.
 
-    A job belongs to nobody: it goes on when this process ends, and the next manager finds it. Call `close` to stop watching.
+    A job belongs to nobody: it goes on when this process ends, and the next manager finds it. Call `close` to stop watching. Raises
+    JobError when the folder cannot be written.
     """
 
     def __init__(self, root: Path) -> None:
         self._runs = root / RUNS_FOLDER
-        self._runs.mkdir(parents=True, exist_ok=True)
+        try:
+            self._runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise JobError(f"data folder {root} cannot be written: {error.strerror}; choose another one with KVCANARY_HOME") from error
         self._lock = threading.RLock()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        # Runs that are over stay so, and need not be read again at every tick.
+        self._over: set[str] = set()
+        self._complaints: set[str] = set()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="kvcanary-jobs", daemon=True)
         self.poll()
         self._watcher.start()
 
     def start(self, spec: BenchmarkSpec | CampaignSpec) -> str:
-        """Queue a run and return its id; ConfigError when the spec cannot run, before anything is started."""
+        """Queue a run and return its id; ConfigError when the spec cannot run, JobError when the disk is full, before anything is started."""
         if isinstance(spec, CampaignSpec):
             plan_of(spec)
             kind = "campaign"
@@ -60,39 +78,50 @@ class JobManager:
             plan_benchmark(spec)
             kind = "benchmark"
         with self._lock:
-            run_id = self._new_id(kind)
-            folder = self.folder(run_id)
-            folder.path.mkdir()
-            folder.write_record(RunRecord(id=run_id, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time()))
+            folder = self._new_folder(kind)
+            record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time())
+            try:
+                folder.write_record(record)
+            except OSError as error:
+                folder.path.rmdir()
+                raise JobError(f"the run cannot be stored under {self._runs}: {error.strerror}") from error
+            self._over.discard(record.id)
             self.poll()
-        return run_id
+        return record.id
 
     def stop(self, run_id: str) -> None:
         """Ask a job to stop; what it has measured is kept. JobError when it is over already."""
-        with self._lock:
-            folder = self.folder(run_id)
-            record = folder.read_record()
-            if not record.state.active:
-                raise JobError(f"run {run_id} is {record.state}; only a queued or running job can be stopped")
-            folder.stop_file.touch()
-            if record.state is RunState.QUEUED and run_id not in self._workers:
-                folder.update_record(state=RunState.STOPPED, finished_s=time.time(), sentence="Stopped while it was queued; nothing ran.")
+        folder = self.folder(run_id)
+        record = folder.read_record()
+        if not record.state.active:
+            raise JobError(f"run {run_id} is {record.state}; only a queued or running job can be stopped")
+        folder.stop_file.touch()
+        if record.state is RunState.QUEUED and folder.claim():
+            folder.update_record(state=RunState.STOPPED, finished_s=time.time(), sentence="Stopped while it was queued; nothing ran.")
 
     def kill(self, run_id: str) -> None:
         """End a worker that does not react to `stop`."""
-        pid = self.folder(run_id).read_record().pid
-        if pid is not None and self._alive(self.folder(run_id).read_record()):
-            os.kill(pid, signal.SIGKILL)
+        record = self.folder(run_id).read_record()
+        worker = self._workers.get(run_id)
+        if worker is not None:
+            worker.kill()
+        elif record.pid is not None and _alive(record):
+            os.kill(record.pid, signal.SIGKILL)
 
     def status(self, run_id: str) -> JobStatus:
         """The job's record, its latest progress, and its place in the queue."""
         folder = self.folder(run_id)
         record = folder.read_record()
-        return JobStatus(record=record, progress=folder.read_progress(), place=self._place(record))
+        place = _place(record, self._active_records()) if record.state.active else None
+        return JobStatus(record=record, progress=folder.read_progress(), place=place)
 
     def active(self) -> list[JobStatus]:
-        """Running and queued jobs, oldest first."""
-        return [self.status(record.id) for record in self._records() if record.state.active]
+        """Running jobs, then queued ones, oldest first."""
+        records = self._active_records()
+        records.sort(key=lambda record: record.state is RunState.QUEUED)
+        return [
+            JobStatus(record=record, progress=self.folder(record.id).read_progress(), place=_place(record, records)) for record in records
+        ]
 
     def folder(self, run_id: str) -> RunFolder:
         """The folder of a run; JobError for something that is no run id."""
@@ -101,19 +130,17 @@ class JobManager:
         return RunFolder(self._runs / run_id)
 
     def poll(self) -> None:
-        """Notice workers that ended, then start what can start."""
+        """Notice workers that ended, then start what can start. Trouble with one run is reported and leaves the others alone."""
         with self._lock:
-            records = [record for record in self._records() if record.state.active]
+            for record in self._active_records():
+                self._guarded(self._notice_end, record)
+            # Read again: a record may have changed, and a run may have been deleted by hand.
+            records = self._active_records()
+            busy = {_device(record) for record in records if record.state is RunState.RUNNING or self._taken(record)}
             for record in records:
-                self._notice_end(record)
-            busy = set()
-            for record in (self.folder(record.id).read_record() for record in records):
-                if not record.state.active:
-                    continue
-                device = record.spec["device"]
-                if record.state is RunState.QUEUED and device not in busy and record.id not in self._workers:
-                    self._spawn(record)
-                busy.add(device)
+                if record.state is RunState.QUEUED and _device(record) not in busy:
+                    busy.add(_device(record))
+                    self._guarded(self._spawn, record)
 
     def wait(self, run_id: str, timeout_s: float) -> RunRecord:
         """Block until the run is over; JobError after the timeout."""
@@ -134,74 +161,148 @@ class JobManager:
         while not self._closing.wait(_TICK_S):
             try:
                 self.poll()
-            except (OSError, StoreError) as error:
-                # A full disk or a folder deleted by hand must not end the watching of all other jobs.
-                print(f"kvcanary: watching jobs: {error}", file=sys.stderr)
+            except OSError as error:
+                self._complain(f"{self._runs}: {error}")
+
+    def _guarded(self, action: _Action, record: RunRecord) -> None:
+        try:
+            action(record)
+        except (OSError, StoreError) as error:
+            self._complain(f"run {record.id}: {error}")
+
+    def _complain(self, text: str) -> None:
+        if text not in self._complaints:
+            self._complaints.add(text)
+            print(f"kvcanary: watching jobs: {text}", file=sys.stderr)
+
+    def _taken(self, record: RunRecord) -> bool:
+        """Whether a queued run is being started, here or by somebody else."""
+        return record.id in self._workers or self.folder(record.id).claim_file.exists()
 
     def _spawn(self, record: RunRecord) -> None:
         folder = self.folder(record.id)
         package_root = str(Path(kvcanary.__file__).parents[1])
         search = os.pathsep.join(part for part in (package_root, os.environ.get("PYTHONPATH", "")) if part)
-        with folder.log_file.open("ab") as log:
-            self._workers[record.id] = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "kvcanary.lab.worker", str(folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": search},
-                start_new_session=True,
-            )
+        try:
+            with folder.log_file.open("ab") as log:
+                self._workers[record.id] = subprocess.Popen(
+                    [sys.executable, "-X", "faulthandler", "-m", "kvcanary.lab.worker", str(folder.path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "PYTHONPATH": search},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            if folder.claim():
+                cause = f"its worker could not be started: {error}"
+                folder.update_record(
+                    state=RunState.FAILED, finished_s=time.time(), sentence=f"Not run: {cause}.", error=cause, verdict=Verdict.NOT_RUN
+                )
 
     def _notice_end(self, record: RunRecord) -> None:
         worker = self._workers.get(record.id)
-        if worker is None:
-            if record.state is RunState.RUNNING and not self._alive(record):
-                self._mark_interrupted(record.id, "its worker is gone (killed, or the machine was restarted)")
-            return
-        code = worker.poll()
-        if code is None:
-            return
-        del self._workers[record.id]
-        if self.folder(record.id).read_record().state.active:
-            self._mark_interrupted(record.id, _exit_words(code))
-
-    def _mark_interrupted(self, run_id: str, cause: str) -> None:
-        folder = self.folder(run_id)
-        points = len(folder.read_points())
-        words = folder.last_words()
-        folder.update_record(
-            state=RunState.INTERRUPTED,
-            finished_s=time.time(),
-            verdict=Verdict.PARTIAL if points else Verdict.NOT_RUN,
-            sentence=f"Interrupted after {points} points: {cause}. What was measured is kept.",
-            error=f"{cause}\n{words}".strip(),
-        )
-
-    def _place(self, record: RunRecord) -> int | None:
+        code = None if worker is None else worker.poll()
+        if worker is not None:
+            if code is None:
+                return
+            del self._workers[record.id]
+        folder = self.folder(record.id)
+        # The last thing that a worker does is to write its record, so the record is read after the worker was seen to be gone.
+        gone = record.state is RunState.RUNNING and not _alive(record)
+        record = folder.read_record()
         if not record.state.active:
-            return None
-        same_device = [other.id for other in self._records() if other.state.active and other.spec["device"] == record.spec["device"]]
-        return same_device.index(record.id)
+            return
+        if worker is not None and code != NOT_MINE and (record.pid == worker.pid or (record.pid is None and folder.claim())):
+            _mark_interrupted(folder, _exit_words(code or 0))
+        elif gone:
+            _mark_interrupted(folder, "its worker is gone (killed, or the machine was restarted)")
+        elif record.state is RunState.QUEUED and _age_s(folder.claim_file) > _CLAIM_GRACE_S:
+            _mark_interrupted(folder, "its worker ended before it began")
 
-    def _records(self) -> list[RunRecord]:
-        paths = [path for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name) and (path / "run.json").exists()]
-        return sorted((RunFolder(path).read_record() for path in paths), key=lambda record: (record.created_s, record.id))
-
-    def _new_id(self, kind: str) -> str:
-        stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{kind}"
-        taken = {path.name for path in self._runs.glob(f"{stem}*")}
-        return next(name for number in range(1, 10_000) if (name := stem if number == 1 else f"{stem}-{number}") not in taken)
-
-    @staticmethod
-    def _alive(record: RunRecord) -> bool:
-        """Whether the recorded worker still runs; the start time guards against a pid that was given out again."""
-        if record.pid is None:
-            return False
+    def _active_records(self) -> list[RunRecord]:
+        """Queued and running ones, oldest first; what cannot be read is left to `Runs.damaged` to name."""
         try:
-            process = psutil.Process(record.pid)
-            return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - (record.pid_started_s or 0)) < 2)
-        except psutil.Error:
-            return False
+            names = [path.name for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name)]
+        except FileNotFoundError:
+            names = []
+        with self._lock:
+            self._over.intersection_update(names)
+            records = []
+            for name in names:
+                if name in self._over:
+                    continue
+                try:
+                    record = RunFolder(self._runs / name).read_record()
+                except StoreError:
+                    continue
+                if record.state.active:
+                    records.append(record)
+                else:
+                    self._over.add(name)
+        return sorted(records, key=lambda record: (record.created_s, record.id))
+
+    def _new_folder(self, kind: str) -> RunFolder:
+        """A new folder of its own; a name that another manager takes at the same moment is passed over."""
+        stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{kind}"
+        try:
+            self._runs.mkdir(parents=True, exist_ok=True)
+            for number in range(1, 10_000):
+                path = self._runs / (stem if number == 1 else f"{stem}-{number}")
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return RunFolder(path)
+        except OSError as error:
+            raise JobError(f"the run cannot be stored under {self._runs}: {error.strerror}") from error
+        raise JobError(f"10 000 runs were started within one second under {self._runs}")
+
+
+def _device(record: RunRecord) -> str:
+    return str(record.spec.get("device", "cpu"))
+
+
+def _place(record: RunRecord, active: Sequence[RunRecord]) -> int:
+    """Jobs that come before this one on its device."""
+    if record.state is RunState.RUNNING:
+        return 0
+    others = [other for other in active if _device(other) == _device(record) and other.id != record.id]
+    age = (record.created_s, record.id)
+    return sum(other.state is RunState.RUNNING or (other.created_s, other.id) < age for other in others)
+
+
+def _alive(record: RunRecord) -> bool:
+    """Whether the recorded worker still runs; the start time guards against a pid that was given out again."""
+    if record.pid is None:
+        return False
+    try:
+        process = psutil.Process(record.pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - (record.pid_started_s or 0)) < 2)
+    except psutil.Error:
+        return False
+
+
+def _mark_interrupted(folder: RunFolder, cause: str) -> None:
+    try:
+        points = len(folder.read_points())
+    except StoreError as error:
+        points, cause = 0, f"{cause}; {error}"
+    folder.update_record(
+        state=RunState.INTERRUPTED,
+        finished_s=time.time(),
+        verdict=Verdict.PARTIAL if points else Verdict.NOT_RUN,
+        sentence=f"Interrupted after {points} points: {cause}. What was measured is kept.",
+        error=f"{cause}\n{folder.last_words()}".strip(),
+    )
+
+
+def _age_s(path: Path) -> float:
+    """Seconds since a file was written; 0 when there is none."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _exit_words(code: int) -> str:

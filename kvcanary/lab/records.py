@@ -1,13 +1,15 @@
 """What a job leaves on disk: one folder per run, readable while it is written and after any crash.
 
 run.json is the record (versioned, replaced atomically), progress.json the latest stage, points.jsonl one measured point per line as it is
-measured, slots.npz and cards.json the per-slot map, worker.log what the worker said.
+measured and points.parquet the same at the end, slots.parquet and cards.json the per-slot map, worker.log what the worker said. `claim`
+exists from the moment that somebody has taken the run out of the queue, `stop` from the moment that somebody wants it to end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -83,7 +85,8 @@ class Point:
     """One measured workload. `stamp` and `verify` are timed apart; a bound moves the same bytes without hashing, in the same run.
 
     workload: decode, prefill or sweep; layout: contiguous or shuffled slots; batch requests with `prefix` tokens each. warm_up_s is the
-    first call, which the quantiles leave out.
+    first call, which the quantiles leave out. stamp and verify are TAIL launches; head_stamp and head_verify are measured where they differ
+    from them, which is where TAIL hashes real KV. plan is the one launch per forward that finds the slots.
     """
 
     workload: str
@@ -95,12 +98,21 @@ class Point:
     stamp_bound: Timing | None = None
     verify: Timing | None = None
     verify_bound: Timing | None = None
+    plan: Timing | None = None
+    head_stamp: Timing | None = None
+    head_verify: Timing | None = None
     warm_up_s: float = 0.0
 
     @property
     def forward_s(self) -> float | None:
-        """Predicted canary time of one forward: HEAD and TAIL each verify and stamp. None unless both were measured."""
-        return None if self.stamp is None or self.verify is None else 2 * (self.stamp.p50_s + self.verify.p50_s)
+        """Predicted canary time of one forward, K half of one group: plan once, then HEAD and TAIL each verify and stamp.
+
+        None for a sweep, which is no forward. A batch without prefix has nothing to verify.
+        """
+        if self.workload == "sweep" or self.stamp is None or (self.prefix and self.verify is None):
+            return None
+        launches = (self.plan, self.head_verify or self.verify, self.head_stamp or self.stamp, self.verify, self.stamp)
+        return sum(launch.p50_s for launch in launches if launch is not None)
 
     def share_of_bound(self, op: str) -> float | None:
         """Median of the bound over the median of the operation, 1.0 is the limit; None where not measured."""
@@ -111,8 +123,11 @@ class Point:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Inverse of asdict."""
-        timings = {name: Timing(**values[name]) for name in ("stamp", "stamp_bound", "verify", "verify_bound") if values.get(name)}
+        timings = {name: Timing(**values[name]) for name in _TIMINGS if values.get(name)}
         return cls(**{**values, **timings})
+
+
+_TIMINGS = ("stamp", "stamp_bound", "verify", "verify_bound", "plan", "head_stamp", "head_verify")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +161,7 @@ class RunRecord:
     durations_s: dict[str, float] = field(default_factory=dict)
     faults: tuple[dict[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     pid: int | None = None
     pid_started_s: float | None = None
 
@@ -159,14 +175,18 @@ class RunRecord:
         if document.get("schema") != RUN_SCHEMA:
             raise StoreError(f"not a run: schema is {document.get('schema')!r}, expected {RUN_SCHEMA!r}")
         version = document.get("version")
-        if not isinstance(version, int) or version > RUN_VERSION:
+        if not isinstance(version, int):
+            raise StoreError(f"not a run: version must be a whole number, got {version!r}")
+        if version > RUN_VERSION:
             raise StoreError(
                 f"run was written by a newer kvcanary (version {version}, this one reads up to {RUN_VERSION}); update kvcanary"
             )
         values = {key: value for key, value in document.items() if key not in ("schema", "version")}
+        if not isinstance(values.get("spec"), dict):
+            raise StoreError(f"not a run: spec must be an object, got {type(values.get('spec')).__name__}")
         values["gate"] = tuple(GateCheck(**check) for check in values.get("gate", ()))
         values["faults"] = tuple(values.get("faults", ()))
-        values["skipped"] = tuple(values.get("skipped", ()))
+        values |= {name: tuple(values.get(name, ())) for name in ("skipped", "notes")}
         values["state"], values["verdict"] = RunState(values["state"]), Verdict(values["verdict"])
         return cls(**values)
 
@@ -194,14 +214,32 @@ class RunFolder:
         return self.path / "stop"
 
     @property
+    def claim_file(self) -> Path:
+        """Its existence says that the run has been taken out of the queue."""
+        return self.path / "claim"
+
+    @property
     def log_file(self) -> Path:
         """What the worker printed."""
         return self.path / "worker.log"
 
     @property
     def slots_file(self) -> Path:
-        """Arrays of the slot map."""
-        return self.path / "slots.npz"
+        """Columns of the slot map."""
+        return self.path / "slots.parquet"
+
+    @property
+    def points_file(self) -> Path:
+        """All points of a finished run as a table."""
+        return self.path / "points.parquet"
+
+    def claim(self) -> bool:
+        """Take the run out of the queue, to run it or to stop it; True for exactly one of all who ask, in whatever process."""
+        try:
+            os.close(os.open(self.claim_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
 
     def write_record(self, record: RunRecord) -> None:
         """Replace run.json; readers see the old or the new one, never half of it."""
@@ -210,9 +248,13 @@ class RunFolder:
     def read_record(self) -> RunRecord:
         """The record; StoreError names the folder when it is missing or damaged."""
         try:
-            return RunRecord.from_document(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            document = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            record = RunRecord.from_document(document)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, StoreError) as error:
             raise StoreError(f"run {self.path.name} cannot be read: {error}") from error
+        if record.id != self.path.name:
+            raise StoreError(f"run {self.path.name} cannot be read: it says that it is run {str(record.id)[:60]!r}")
+        return record
 
     def update_record(self, **changes: Any) -> RunRecord:
         """Read, change and write the record."""
@@ -225,10 +267,10 @@ class RunFolder:
         _write_atomically(self.path / "progress.json", asdict(progress))
 
     def read_progress(self) -> Progress | None:
-        """The latest stage, None before the first."""
+        """The latest stage, None before the first and where it cannot be read: a missing bar is no reason to show nothing else."""
         try:
             return Progress(**json.loads((self.path / "progress.json").read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        except (OSError, ValueError, TypeError):
             return None
 
     def append_point(self, point: Point) -> None:
@@ -239,19 +281,23 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def read_points(self) -> list[Point]:
-        """All whole points; a line cut off by a crash is left out."""
+        """All whole points; a last line that was cut off by a crash is left out. StoreError for damage anywhere else."""
         return list(self._points())
 
     def _points(self) -> Iterator[Point]:
+        path = self.path / "points.jsonl"
         try:
-            lines = (self.path / "points.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
         except FileNotFoundError:
             return
-        for line in lines:
+        except OSError as error:
+            raise StoreError(f"points of run {self.path.name} cannot be read: {error}") from error
+        # What follows the last line end is empty, or what a crash left of a line.
+        for number, line in enumerate(lines[:-1], start=1):
             try:
                 yield Point.from_dict(json.loads(line))
-            except json.JSONDecodeError:
-                return
+            except (ValueError, TypeError, AttributeError) as error:
+                raise StoreError(f"points of run {self.path.name} are damaged in line {number}: {error}") from error
 
     def write_cards(self, cards: list[dict[str, Any]]) -> None:
         """Write the cards of bad slots."""
@@ -263,6 +309,8 @@ class RunFolder:
             cards: list[dict[str, Any]] = json.loads((self.path / "cards.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return []
+        except (OSError, ValueError) as error:
+            raise StoreError(f"cards of run {self.path.name} cannot be read: {error}") from error
         return cards
 
     def last_words(self, limit: int = 2000) -> str:
@@ -274,6 +322,9 @@ class RunFolder:
 
 
 def _write_atomically(path: Path, document: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -15,14 +15,17 @@ from typing import Any
 import psutil
 
 from kvcanary.errors import KvCanaryError
+from kvcanary.lab.jobs import NOT_MINE
 from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunState
 
 _REPORTED = ("kvcanary", "torch", "numba", "numpy", "triton")
 
 
 def main(path: str) -> int:
-    """Run the spec in the folder; the exit code is 0 when the record is final."""
+    """Run the spec in the folder; the exit code is 0 when the record is final, NOT_MINE when the run is somebody else's."""
     folder = RunFolder(Path(path))
+    if not folder.claim():
+        return NOT_MINE
     signal.signal(signal.SIGTERM, lambda *_: _request_stop(folder))
     signal.signal(signal.SIGINT, lambda *_: _request_stop(folder))
     own = psutil.Process()
@@ -45,6 +48,8 @@ def main(path: str) -> int:
         finish(folder, RunState.FAILED, str(error))
     except MemoryError:
         finish(folder, RunState.FAILED, "out of memory: lower pool_slot_count, or choose real_data none")
+    except OSError as error:
+        finish(folder, RunState.FAILED, f"the run could not be stored: {error}; free space under {folder.path.parent}")
     else:
         finish(folder, RunState.DONE)
     return 0
@@ -55,15 +60,14 @@ def _request_stop(folder: RunFolder, _frame: FrameType | None = None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What ran the numbers: processor, cores, memory, system, accelerator."""
-    found: dict[str, Any] = {
+    """What ran the numbers: processor, cores, memory, system. The benchmark adds the accelerator."""
+    return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
-    return found
 
 
 def _processor() -> str:

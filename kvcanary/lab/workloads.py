@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from kvcanary import layout
 from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.defaults import capture_batch_sizes
@@ -16,11 +14,15 @@ from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.lab.shape import SceneShape, scene_bytes
+from kvcanary.lab.usable_memory import usable_bytes
 from kvcanary.layout import RealKvHashMode
 from kvcanary.units import format_bytes, format_count, format_seconds
 
 DEFAULT_ROW_BYTES = 2048
 MEMORY_SHARE = 0.8
+_SWEEP_LENGTH = 4096
+# Measured with numba on two cores, rounded to the slow side: they serve the estimate only.
+_START_S, _BUILD_BYTES_PER_S, _HASHED_BYTES_PER_S = 5.0, 1.0e9, 5.0e9
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 _ELEMENT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -52,7 +54,10 @@ PRESETS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One point to measure: `shape` is its pool, `prefix` tokens are verified and `extend` stamped per request."""
+    """One point to measure: `shape` is its pool, `prefix` tokens are verified and `extend` stamped per request.
+
+    A sweep verifies all tokens of the pool with one launch and, apart from that, stamps all of them with one.
+    """
 
     kind: str
     shape: SceneShape
@@ -72,10 +77,10 @@ class BenchmarkPlan:
     workloads: tuple[Workload, ...]
     final: SceneShape
     skipped: tuple[str, ...]
+    notes: tuple[str, ...]
     peak_bytes: int
     estimate_s: float
     row_bytes: int
-    row_note: str
 
     @property
     def sentence(self) -> str:
@@ -91,7 +96,7 @@ class BenchmarkPlan:
 def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> BenchmarkPlan:
     """Work out the points of a spec.
 
-    `available_bytes` is the memory of the device that may be used, by default the free memory of this host. Raises ConfigError with
+    `available_bytes` is the memory of the device that may be used, by default what `usable_bytes` finds. Raises ConfigError with
     SGLang's sentence for settings that do not start, and with the largest pool that fits when the memory does not suffice.
     """
     if spec.preset not in PRESETS:
@@ -99,40 +104,57 @@ def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> B
     if not _DEVICE.fullmatch(spec.device):
         raise ConfigError(f"device must be cpu or cuda:N (ROCm devices are called cuda, too), got {spec.device[:40]!r}")
     settings, preset = Settings.from_flat(spec.settings), PRESETS[spec.preset]
-    capacities = LaunchCapacities.from_settings(settings)
     if settings.pool.page_size < 1:
         raise ConfigError(f"page_size must be at least 1, got {settings.pool.page_size}")
     row_bytes, row_note = _row_bytes(settings)
-    chosen = RealKvHashMode[settings.canary.real_data.upper()]
-    modes = tuple(RealKvHashMode) if preset.every_hash_mode else (chosen,)
-    builder = _Builder(settings, preset, capacities, row_bytes)
+    builder = _build(settings, preset, row_bytes)
+    _check_memory(builder, usable_bytes(spec.device) if available_bytes is None else available_bytes)
+    hashed = any(workload.shape.row_bytes for workload in builder.workloads)
+    return BenchmarkPlan(
+        workloads=tuple(builder.workloads),
+        final=builder.final,
+        skipped=tuple(builder.skipped),
+        notes=(*([f"KV row of {row_bytes} bytes per slot: {row_note}"] if hashed else []), *_not_measured(settings)),
+        peak_bytes=builder.peak_bytes,
+        estimate_s=_estimate_s(builder.workloads, builder.final, preset),
+        row_bytes=row_bytes,
+    )
+
+
+def _build(settings: Settings, preset: Preset, row_bytes: int) -> _Builder:
+    builder = _Builder(settings, preset, LaunchCapacities.from_settings(settings), row_bytes)
+    modes = tuple(RealKvHashMode) if preset.every_hash_mode else (builder.mode,)
     for mode in modes:
         for shuffled in (name == "shuffled" for name in preset.layouts):
             builder.decode(mode, shuffled)
             builder.sweep(mode, shuffled)
         builder.prefill(mode)
-    final = builder.whole_pool(chosen, shuffled=True)
-    peak = max(scene_bytes(shape) for shape in (final, *(workload.shape for workload in builder.workloads)))
-    _check_memory(peak, final, psutil.virtual_memory().available if available_bytes is None else available_bytes)
-    timed = sum(4 if workload.prefix and workload.extend else 2 for workload in builder.workloads)
-    build_s = sum(scene_bytes(workload.shape) for workload in builder.workloads) / 1.0e9
-    return BenchmarkPlan(
-        workloads=tuple(builder.workloads),
-        final=final,
-        skipped=tuple(builder.skipped),
-        peak_bytes=peak,
-        estimate_s=5.0 + timed * preset.seconds * 1.3 + build_s,
-        row_bytes=row_bytes,
-        row_note=row_note,
-    )
+    return builder
 
 
 class _Builder:
+    """Collects the points of one pool; raises ConfigError when it has no whole page."""
+
     def __init__(self, settings: Settings, preset: Preset, capacities: LaunchCapacities, row_bytes: int) -> None:
         self.settings, self.preset, self.capacities, self.row_bytes = settings, preset, capacities, row_bytes
-        self.slots, self.page = settings.pool.pool_slot_count, settings.pool.page_size
+        self.mode = RealKvHashMode[settings.canary.real_data.upper()]
+        self.page, self.widest = settings.pool.page_size, settings.pool.max_seq_len_per_req
+        self.pages = settings.pool.pool_slot_count // self.page
+        if self.pages < 1:
+            raise ConfigError(f"pool_slot_count {settings.pool.pool_slot_count} holds no whole page of {self.page} slots; raise it")
+        self.slots = self.pages * self.page
         self.workloads: list[Workload] = []
         self.skipped: list[str] = []
+
+    @property
+    def final(self) -> SceneShape:
+        """The pool of the last sweep."""
+        return self.whole_pool(self.mode, shuffled=True)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory of the largest scene; the KV rows are shared, so two scenes never add up."""
+        return max(scene_bytes(shape) for shape in (self.final, *(workload.shape for workload in self.workloads)))
 
     def decode(self, mode: RealKvHashMode, shuffled: bool) -> None:
         """Batches up to the request capacity, each request with the preset's prefix or what the pool can give it."""
@@ -141,36 +163,40 @@ class _Builder:
         extend = max(1, draft)
         sizes = {*capture_batch_sizes(batch.cuda_graph_max_bs or 0, speculative=draft > 0), self.capacities.write_req_capacity}
         for count in _thin(sorted(sizes), self.preset.batches):
-            room = min(self.slots // count, self.settings.pool.max_seq_len_per_req) - extend
-            prefix = min(self.preset.prefix, room)
-            if prefix < 1:
+            room = self._room(count) - extend
+            if room < 1:
                 self._skip(f"decode batch {count}: {count} requests of {extend + 1} tokens do not fit into {self.slots} slots")
                 continue
-            self.workloads.append(
-                Workload(kind="decode", shape=self._shape(count, prefix + extend, mode, shuffled), prefix=prefix, extend=extend)
-            )
+            self._add("decode", count, min(self.preset.prefix, room), extend, mode, shuffled=shuffled)
 
     def prefill(self, mode: RealKvHashMode) -> None:
-        """Chunks up to the write-entry capacity, as one prompt and as several prompts in one forward."""
-        limit = min(self.capacities.write_entry_capacity, self.slots)
+        """Chunks up to the write-entry capacity, as one prompt, as several prompts in one forward, and as the second chunk of one prompt."""
         for requests in (1, 16):
-            tokens = min(limit // requests, self.settings.pool.max_seq_len_per_req)
+            tokens = min(self.capacities.write_entry_capacity // requests, self._room(requests))
             if tokens < 1 or requests > self.capacities.write_req_capacity:
                 self._skip(f"prefill of {requests} prompts: more than the batch or the pool can hold")
                 continue
-            self.workloads.append(
-                Workload(kind="prefill", shape=self._shape(requests, tokens, mode, shuffled=False), prefix=0, extend=tokens)
-            )
+            self._add("prefill", requests, 0, tokens, mode)
+            if requests == 1 and 2 * tokens <= self._room(1):
+                self._add("prefill", 1, tokens, tokens, mode)
 
     def sweep(self, mode: RealKvHashMode, shuffled: bool) -> None:
         """Every slot of the pool in one verify launch."""
         shape = self.whole_pool(mode, shuffled=shuffled)
-        self.workloads.append(Workload(kind="sweep", shape=shape, prefix=shape.length, extend=0))
+        self.workloads.append(Workload(kind="sweep", shape=shape, prefix=shape.length, extend=shape.length))
 
     def whole_pool(self, mode: RealKvHashMode, *, shuffled: bool) -> SceneShape:
-        """The pool filled with as many full-length requests as it holds, or with one request where not even one fits."""
-        length = min(self.settings.pool.max_seq_len_per_req, self.slots, 4096)
-        return self._shape(max(1, self.slots // length), length, mode, shuffled)
+        """The pool filled with as many requests of up to 4096 tokens as it holds."""
+        length = min(self.widest, self.slots, _SWEEP_LENGTH)
+        return self._shape(self.pages // -(-length // self.page), length, mode, shuffled)
+
+    def _room(self, requests: int) -> int:
+        """Tokens that each of so many requests can have, in whole pages."""
+        return min(self.pages // requests * self.page, self.widest)
+
+    def _add(self, kind: str, requests: int, prefix: int, extend: int, mode: RealKvHashMode, *, shuffled: bool = False) -> None:
+        shape = self._shape(requests, prefix + extend, mode, shuffled)
+        self.workloads.append(Workload(kind=kind, shape=shape, prefix=prefix, extend=extend))
 
     def _shape(self, requests: int, length: int, mode: RealKvHashMode, shuffled: bool) -> SceneShape:
         return SceneShape(
@@ -207,13 +233,58 @@ def _row_bytes(settings: Settings) -> tuple[int, str]:
     return DEFAULT_ROW_BYTES, f"assumed: {DEFAULT_ROW_BYTES} bytes, since the model fields do not give a row that can be hashed"
 
 
-def _check_memory(needed: int, final: SceneShape, available: int) -> None:
-    allowed = int(available * MEMORY_SHARE)
+def _not_measured(settings: Settings) -> list[str]:
+    """What a server with these settings launches and this benchmark does not."""
+    notes = []
+    if settings.canary.verify_v_half:
+        notes.append("the V half is on: a forward launches everything but the plan twice, here the K half is timed")
+    if settings.pool.sliding_window:
+        notes.append("the window group is not timed; it verifies at most sliding_window tokens per request, in launches of its own")
+    return notes
+
+
+def _estimate_s(workloads: Sequence[Workload], final: SceneShape, preset: Preset) -> float:
+    """About how long, from rates of a two-core host: start and gate, then building each pool and timing each operation on it."""
+    total = _START_S + scene_bytes(final) / _BUILD_BYTES_PER_S
+    for workload in workloads:
+        shape = workload.shape
+        hashed = {RealKvHashMode.NONE: 0, RealKvHashMode.PARTIAL: layout.PARTIAL_BYTES}.get(shape.hash_mode, shape.row_bytes)
+        per_token = (2 * layout.SLOT_BYTES + hashed) / _HASHED_BYTES_PER_S
+        total += scene_bytes(shape) / _BUILD_BYTES_PER_S + shape.used * per_token
+        heads = 0 if workload.kind == "sweep" or not hashed else 1
+        for tokens in (workload.prefix, workload.extend):
+            if tokens:
+                once_s = shape.requests * tokens * per_token
+                total += (2 + heads) * max(preset.seconds, (preset.min_repeats + 1) * once_s)
+        total += 0.0 if workload.kind == "sweep" else preset.seconds
+    return total
+
+
+def _check_memory(builder: _Builder, available: int) -> None:
+    needed, allowed = builder.peak_bytes, int(available * MEMORY_SHARE)
     if needed <= allowed:
         return
-    per_slot = needed / final.num_slots
+    fits = _largest_fit(builder, allowed)
+    largest = f"the largest pool that fits is {format_count(fits)} slots: lower pool_slot_count" if fits else "not even one page fits"
+    saving = ""
+    if builder.preset.every_hash_mode:
+        saving = ", or choose the quick preset, which measures the chosen real_data alone"
+    elif builder.mode is not RealKvHashMode.NONE:
+        saving = ", or choose real_data none, which needs no KV rows"
     raise ConfigError(
-        f"pool_slot_count {final.num_slots} needs {format_bytes(needed)} for this benchmark, {format_bytes(allowed)} may be used "
-        f"({MEMORY_SHARE:.0%} of what is free); the largest pool that fits is about {int(allowed / per_slot)} slots: "
-        "lower pool_slot_count, or choose real_data none or partial"
+        f"pool_slot_count {format_count(builder.slots)} needs {format_bytes(needed)} for this benchmark, {format_bytes(allowed)} may be used "
+        f"({MEMORY_SHARE:.0%} of what is free); {largest}{saving}"
     )
+
+
+def _largest_fit(builder: _Builder, allowed: int) -> int:
+    """The most slots, in whole pages, whose benchmark stays within `allowed` bytes; 0 when not even one page does."""
+    low, high = 0, builder.pages
+    while high - low > 1:
+        middle = (low + high) // 2
+        smaller = builder.settings.replace(pool_slot_count=middle * builder.page)
+        if _build(smaller, builder.preset, builder.row_bytes).peak_bytes <= allowed:
+            low = middle
+        else:
+            high = middle
+    return low * builder.page

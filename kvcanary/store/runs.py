@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +17,9 @@ import numpy.typing as npt
 from kvcanary.errors import StoreError
 from kvcanary.lab.jobs import RUNS_FOLDER
 from kvcanary.lab.records import Point, RunFolder, RunRecord
-
-POINT_COLUMNS = (
-    "workload", "layout", "hash_mode", "batch", "prefix", "op", "items", "p20_s", "p50_s", "p80_s", "repeats", "items_per_s", "bytes_per_s",
-    "bound_p50_s", "share_of_bound", "forward_s", "warm_up_s",
-)  # fmt: skip
+from kvcanary.lab.tables import POINT_COLUMNS as POINT_COLUMNS
+from kvcanary.lab.tables import RECORD_COLUMNS, read_slots
+from kvcanary.lab.tables import point_rows as point_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +61,7 @@ class Runs:
         records, problems = [], []
         base = self.root / RUNS_FOLDER
         for path in sorted(base.iterdir(), reverse=True) if base.is_dir() else []:
-            if (path / "run.json").is_file():
+            if not path.name.startswith(".") and (path / "run.json").is_file():
                 try:
                     records.append(RunFolder(path).read_record())
                 except StoreError as error:
@@ -82,24 +81,36 @@ class Runs:
         path = self.folder(run_id).slots_file
         if not path.is_file():
             return None
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                fields = arrays.get("fields")
-                return SlotArrays(arrays["status"], arrays["flags"], arrays["chain_index"], int(arrays["length"]), fields)
-        except (OSError, ValueError, KeyError) as error:
-            raise StoreError(f"the slot map of run {run_id} cannot be read: {error}") from error
+        columns, length = read_slots(path, ("status", "flags", "chain_index", *RECORD_COLUMNS))
+        kept = all(name in columns for name in RECORD_COLUMNS)
+        fields = np.stack([columns[name] for name in RECORD_COLUMNS], axis=1) if kept else None
+        return SlotArrays(columns["status"], columns["flags"], columns["chain_index"], length, fields)
+
+    def slot_status(self, run_id: str) -> npt.NDArray[np.uint8] | None:
+        """The status of every slot alone, uint8 [num_slots], in a fraction of the time; None where the run did not get that far."""
+        path = self.folder(run_id).slots_file
+        return read_slots(path, ("status",))[0]["status"] if path.is_file() else None
 
     def cards(self, run_id: str) -> list[dict[str, Any]]:
         """Cards of its bad slots."""
         return self.folder(run_id).read_cards()
 
     def delete(self, run_id: str) -> None:
-        """Remove a run that is over; StoreError while it is active."""
+        """Remove a run that is over, or that cannot be read; StoreError while it is active."""
         folder = self.folder(run_id)
-        record = folder.read_record()
-        if record.state.active:
+        try:
+            record = folder.read_record()
+        except StoreError:
+            record = None
+        if record is not None and record.state.active:
             raise StoreError(f"run {run_id} is {record.state}; stop it before it is deleted")
-        shutil.rmtree(folder.path)
+        # Renamed first, so that no reader meets half a run.
+        doomed = folder.path.with_name(f".deleted-{run_id}")
+        try:
+            os.replace(folder.path, doomed)
+            shutil.rmtree(doomed)
+        except OSError as error:
+            raise StoreError(f"run {run_id} cannot be deleted: {error}") from error
 
     def document(self, run_id: str) -> dict[str, Any]:
         """The whole run but its arrays, as one JSON-ready document."""
@@ -113,30 +124,6 @@ class Runs:
 def document_json(document: dict[str, Any]) -> str:
     """Text of a document, for a file or standard output."""
     return json.dumps(document, indent=2, allow_nan=False)
-
-
-def point_rows(points: list[Point]) -> list[dict[str, Any]]:
-    """One row per point and operation, in the columns POINT_COLUMNS."""
-    rows = []
-    for point in points:
-        shared = {
-            "workload": point.workload,
-            "layout": point.layout,
-            "hash_mode": point.hash_mode,
-            "batch": point.batch,
-            "prefix": point.prefix,
-        }
-        for op, timing, bound in (("stamp", point.stamp, point.stamp_bound), ("verify", point.verify, point.verify_bound)):
-            if timing is not None:
-                rows.append(
-                    {
-                        **shared, "op": op, "items": timing.items, "p20_s": timing.p20_s, "p50_s": timing.p50_s, "p80_s": timing.p80_s,
-                        "repeats": timing.repeats, "items_per_s": timing.items_per_s, "bytes_per_s": timing.bytes_per_s,
-                        "bound_p50_s": None if bound is None else bound.p50_s, "share_of_bound": point.share_of_bound(op),
-                        "forward_s": point.forward_s, "warm_up_s": point.warm_up_s,
-                    }
-                )  # fmt: skip
-    return rows
 
 
 def points_csv(points: list[Point]) -> str:

@@ -1,0 +1,138 @@
+"""Times one workload: plan, stamp and verify apart, each beside a bound that moves the same bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvcanary.kernels.types import Backend
+from kvcanary.lab import bounds
+from kvcanary.lab.records import BenchmarkSpec, Point, Timing
+from kvcanary.lab.scene import Scene, kv_rows
+from kvcanary.lab.shape import SceneShape
+from kvcanary.lab.workloads import PRESETS, Preset, Workload
+from kvcanary.layout import LaunchTag, RealKvHashMode
+
+_MAX_REPEATS = 10_000
+
+
+class KvPool:
+    """The KV rows that all scenes of one run share: they depend on the slot alone, and filling them costs more than a measurement."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._rows: torch.Tensor | None = None
+
+    def rows(self, shape: SceneShape) -> torch.Tensor | None:
+        """The rows of this shape, uint8 [num_slots, row_bytes]; None where nothing is hashed."""
+        if shape.hash_mode is RealKvHashMode.NONE:
+            return None
+        if self._rows is None or self._rows.shape != (shape.num_slots, shape.row_bytes):
+            self._rows = None
+            self._rows = kv_rows(shape, self._device)
+        return self._rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A point, and the violations that the sound pool reported while it was measured; any is a false alarm."""
+
+    point: Point
+    false_alarms: int
+
+
+def measure_point(backend: Backend, workload: Workload, spec: BenchmarkSpec, kv: KvPool, check: Callable[[], None]) -> Measured:
+    """Build the workload's pool, then time what a forward (or a sweep) launches; `check` is called now and then and may raise."""
+    shape = workload.shape
+    scene = Scene(shape, spec.seed, spec.device, kv.rows(shape))
+    scene.stamp_everything(backend)
+    clock = _Clock(spec.device, PRESETS[spec.preset], check)
+    point = Point(
+        workload=workload.kind, layout=workload.layout, hash_mode=shape.hash_mode.name.lower(), batch=shape.requests,
+        prefix=workload.prefix,
+    )  # fmt: skip
+    if workload.kind == "sweep":
+        point = _stamp(point, clock, scene, backend, 0, shape.length)
+        point = _verify(point, clock, scene, backend, shape.length, LaunchTag.SWEEP_K_FULL)
+    else:
+        plan, first = clock.time(lambda: scene.plan(backend, workload.prefix, workload.extend), shape.requests, 0)
+        point = replace(point, plan=plan, warm_up_s=first)
+        point = _stamp(point, clock, scene, backend, workload.prefix, workload.extend)
+        if workload.prefix:
+            point = _verify(point, clock, scene, backend, workload.prefix, LaunchTag.TAIL_K_FULL)
+        if shape.hash_mode is not RealKvHashMode.NONE:
+            point = _head(point, clock, scene, backend, workload)
+    return Measured(point=point, false_alarms=int(scene.ring.write_index.item()))
+
+
+def _stamp(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix: int, extend: int) -> Point:
+    _, plan = scene.plan(backend, prefix, extend)
+    inputs, launch = scene.stamp_inputs(prefix, extend), scene.launch(LaunchTag.TAIL_K_FULL)
+    tokens = scene.shape.requests * extend
+    moved = bounds.stamp_bytes(scene, tokens)
+    timing, first = clock.time(lambda: backend.stamp(launch, plan, inputs), tokens, moved)
+    bound, _ = clock.time(bounds.stamp_bound(scene, inputs), tokens, moved)
+    return replace(point, stamp=timing, stamp_bound=bound, warm_up_s=point.warm_up_s + first)
+
+
+def _verify(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix: int, tag: LaunchTag) -> Point:
+    plan, _ = scene.plan(backend, prefix, 0)
+    launch, entries = scene.launch(tag), scene.shape.requests * prefix
+    moved = bounds.verify_bytes(scene, entries)
+    timing, first = clock.time(lambda: backend.verify(launch, plan), entries, moved)
+    bound, _ = clock.time(bounds.verify_bound(scene, plan, entries), entries, moved)
+    return replace(point, verify=timing, verify_bound=bound, warm_up_s=point.warm_up_s + first)
+
+
+def _head(point: Point, clock: _Clock, scene: Scene, backend: Backend, workload: Workload) -> Point:
+    """HEAD's own launches, which hash no KV and work on a buffer of their own."""
+    scene.stamp_everything(backend, LaunchTag.HEAD_K_FULL)
+    launch = scene.launch(LaunchTag.HEAD_K_FULL)
+    verify_plan, write_plan = scene.plan(backend, workload.prefix, workload.extend)
+    inputs, count = scene.stamp_inputs(workload.prefix, workload.extend), scene.shape.requests
+    tokens, entries = count * workload.extend, count * workload.prefix
+    stamp, first = clock.time(lambda: backend.stamp(launch, write_plan, inputs), tokens, tokens * bounds.STAMP_BYTES)
+    point = replace(point, head_stamp=stamp, warm_up_s=point.warm_up_s + first)
+    if entries:
+        verify, first = clock.time(lambda: backend.verify(launch, verify_plan), entries, entries * bounds.VERIFY_BYTES)
+        point = replace(point, head_verify=verify, warm_up_s=point.warm_up_s + first)
+    return point
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Times a call: the first apart, then at least min_repeats and for about `seconds`. CUDA events where the device is one."""
+
+    device: str
+    preset: Preset
+    check: Callable[[], None]
+
+    def time(self, call: Callable[[], Any], items: int, moved: int) -> tuple[Timing, float]:
+        first = self._once(call)
+        times: list[float] = []
+        spent = 0.0
+        while len(times) < self.preset.min_repeats or (spent < self.preset.seconds and len(times) < _MAX_REPEATS):
+            times.append(self._once(call))
+            spent += times[-1]
+            if len(times) % 16 == 0 or times[-1] > 0.05:
+                self.check()
+        p20, p50, p80 = (float(value) for value in np.quantile(times, (0.2, 0.5, 0.8)))
+        return Timing(p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times), items=items, bytes_moved=moved), first
+
+    def _once(self, call: Callable[[], Any]) -> float:
+        if not self.device.startswith("cuda"):
+            started = time.perf_counter()
+            call()
+            return time.perf_counter() - started
+        event: Any = torch.cuda.Event
+        before, after = event(enable_timing=True), event(enable_timing=True)
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        return float(before.elapsed_time(after)) / 1e3

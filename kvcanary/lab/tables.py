@@ -1,0 +1,98 @@
+"""Points and the slot map of a run as Parquet, for this program's pages and for anybody's own tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvcanary.errors import StoreError
+from kvcanary.lab.records import Point
+
+SLOTS_SCHEMA, SLOTS_VERSION = "kvcanary.slots", 1
+RECORD_COLUMNS = ("token", "position", "prev_hash", "real_kv_hash")
+POINT_COLUMNS = (
+    "workload", "layout", "hash_mode", "batch", "prefix", "op", "items", "p20_s", "p50_s", "p80_s", "repeats", "items_per_s", "bytes_moved",
+    "bytes_per_s", "bound_p50_s", "share_of_bound", "forward_s", "warm_up_s",
+)  # fmt: skip
+_TEXT_COLUMNS = ("workload", "layout", "hash_mode", "op")
+_WHOLE_COLUMNS = ("batch", "prefix", "items", "repeats", "bytes_moved")
+_ROW_GROUP = 1 << 20
+
+
+def point_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """One row per point and operation, in the columns POINT_COLUMNS."""
+    rows = []
+    for point in points:
+        for op, timing, bound in (("stamp", point.stamp, point.stamp_bound), ("verify", point.verify, point.verify_bound)):
+            if timing is not None:
+                rows.append(
+                    {
+                        "workload": point.workload, "layout": point.layout, "hash_mode": point.hash_mode, "batch": point.batch,
+                        "prefix": point.prefix, "op": op, "items": timing.items, "p20_s": timing.p20_s, "p50_s": timing.p50_s,
+                        "p80_s": timing.p80_s, "repeats": timing.repeats, "items_per_s": timing.items_per_s,
+                        "bytes_moved": timing.bytes_moved, "bytes_per_s": timing.bytes_per_s,
+                        "bound_p50_s": None if bound is None else bound.p50_s, "share_of_bound": point.share_of_bound(op),
+                        "forward_s": point.forward_s, "warm_up_s": point.warm_up_s,
+                    }
+                )  # fmt: skip
+    return rows
+
+
+def write_points(path: Path, points: Sequence[Point]) -> None:
+    """The rows of `point_rows` as one Parquet file."""
+    types = {name: pa.string() for name in _TEXT_COLUMNS} | {name: pa.int64() for name in _WHOLE_COLUMNS}
+    schema = pa.schema([(name, types.get(name, pa.float64())) for name in POINT_COLUMNS])
+    _write(path, pa.Table.from_pylist(point_rows(points), schema=schema))
+
+
+def write_slots(path: Path, columns: dict[str, npt.NDArray[Any]], *, length: int) -> None:
+    """One row per slot: status and flags uint8, chain_index int64, and RECORD_COLUMNS int64 where the records are kept.
+
+    `length` is the number of tokens per chain. The two small columns lie apart from the rest, so a reader of them reads only them.
+    """
+    details = {"schema": SLOTS_SCHEMA, "version": str(SLOTS_VERSION), "length": str(length)}
+    _write(
+        path,
+        pa.table(columns).replace_schema_metadata(details),
+        row_group_size=_ROW_GROUP,
+        write_statistics=False,
+        use_dictionary=["status", "flags"],
+        # Bytes of equal weight side by side is what makes indices, tokens and positions compress; a hash never does.
+        use_byte_stream_split=[name for name in ("chain_index", "token", "position") if name in columns],
+    )
+
+
+def read_slots(path: Path, names: Sequence[str]) -> tuple[dict[str, npt.NDArray[Any]], int]:
+    """The named columns that the file has, and the number of tokens per chain; StoreError for a damaged file or a newer version."""
+    try:
+        with pq.ParquetFile(path) as file:
+            details = {key.decode(): value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
+            if details.get("schema") != SLOTS_SCHEMA:
+                raise StoreError(f"{path.name} is no slot map: schema is {details.get('schema')!r}, expected {SLOTS_SCHEMA!r}")
+            if int(details["version"]) > SLOTS_VERSION:
+                raise StoreError(f"{path.name} was written by a newer kvcanary (version {details['version']}); update kvcanary")
+            table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
+            return {name: table[name].to_numpy() for name in table.column_names}, int(details["length"])
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise StoreError(f"slot map {path} cannot be read: {error}") from error
+
+
+def record_columns(fields: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+    """Records int64 [num_slots, 4] as columns."""
+    return {name: np.ascontiguousarray(fields[:, index]) for index, name in enumerate(RECORD_COLUMNS)}
+
+
+def _write(path: Path, table: Any, **options: Any) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        pq.write_table(table, temporary, compression="zstd", **options)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
