@@ -42,6 +42,8 @@ _COMMAND_WORDS = re.compile(
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _PROGRAM_LINE = re.compile(r"launch_server|sglang serve|vllm serve|vllm\.entrypoints|docker run")
 
+SHORT_PASTE_LINES = 6
+
 
 def read_bytes(data: bytes, name: str = "upload") -> ImportResult:
     """Read a file of any encoding that operators have; ImportTextError says in one sentence why it cannot be read."""
@@ -77,6 +79,9 @@ def read_text(text: str, name: str = "paste") -> ImportResult:
     if not text.strip():
         raise ImportTextError(f"{name} is empty; paste a launch command, a start-up log, server_info, config.json or an error message")
     _refuse_binary(text, name)
+    # A short paste ends where the operator stopped marking; only a long log is likely to be cut in the middle of a number.
+    if text.count("\n") < SHORT_PASTE_LINES and not text.endswith("\n"):
+        text += "\n"
     parts, rest = _documents(text, name)
     if rest.strip():
         parts += _log(rest, name)

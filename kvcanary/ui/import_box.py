@@ -91,7 +91,7 @@ def _explain(explanation: ErrorExplanation) -> None:
     )
     with st.container(horizontal=True, gap="small"):
         for number, fix in enumerate(explanation.fixes):
-            if fix.field:
+            if fix.field and fix.value is not None:
                 st.button(
                     fix.text,
                     key=f"explained.{explanation.label}.{explanation.line}.{number}",
