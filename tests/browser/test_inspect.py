@@ -1,0 +1,52 @@
+"""Inspect in a real browser: upload a log, see the verdict and the map, open a slot, read its lines, take the files away."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kvcanary.ui.inspect_example import example_log
+
+pytestmark = pytest.mark.browser
+
+
+def test_from_upload_to_map_to_slot_card_to_download(page: Page, server: str, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(example_log())
+    page.goto(f"{server}/inspect_log")
+    expect(page.get_by_text("No log has been read yet")).to_be_visible()
+    page.locator("input[type=file]").set_input_files(log)
+    expect(page.get_by_text("Fail. 24 violations listed for 1 slot")).to_be_visible()
+    expect(page.get_by_text("Wrong mapping or slot reuse").first).to_be_visible()
+    expect(page.get_by_test_id("inspect-card")).to_contain_text("Slot 9 218")
+    mark = page.locator("[class*=st-key-inspect_map] .js-plotly-plot .scatterlayer .trace .point").first
+    mark.click(force=True)
+    expect(page.get_by_test_id("inspect-card")).to_contain_text("Slot 4 105")
+    expect(page.get_by_test_id("stMain")).to_contain_text("An echo in incident 1: slot 9218 before it in the chain")
+    expect(page.locator("pre", has_text="slot_idx=4105").first).to_be_visible()
+    # A click while the page is still being drawn anew would hit a button that is about to be replaced.
+    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="CSV", exact=True).click()
+    saved = tmp_path / "violations.csv"
+    waiting.value.save_as(saved)
+    rows = list(csv.DictReader(saved.open()))
+    assert {row["slot_idx"] for row in rows} == {"4105", "9218"}
+    assert len(rows) == 24
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_sees_no_sideways_scrolling_and_nothing_is_fetched_elsewhere(page: Page, server: str, scheme: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{server}/inspect_log")
+    page.get_by_role("button", name="Load an example").click()
+    expect(page.get_by_test_id("inspect-card")).to_be_visible()
+    main = "document.querySelector('[data-testid=stMain]')"
+    assert page.evaluate(f"{main}.scrollWidth - {main}.clientWidth") <= 0
+    assert [url for url in asked if not url.startswith((server, "data:", "blob:")) and "127.0.0.1" not in url] == []
