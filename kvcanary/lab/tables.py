@@ -69,8 +69,11 @@ def write_slots(path: Path, columns: dict[str, npt.NDArray[Any]], *, length: int
     )
 
 
-def read_slots(path: Path, names: Sequence[str]) -> tuple[dict[str, npt.NDArray[Any]], int]:
-    """The named columns that the file has, and the number of tokens per chain; StoreError for a damaged file or a newer version."""
+def read_slots(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> tuple[dict[str, npt.NDArray[Any]], int]:
+    """The named columns, the optional ones where the file has them, and the number of tokens per chain.
+
+    Raises StoreError for a damaged file or a newer version.
+    """
     try:
         with pq.ParquetFile(path) as file:
             details = {key.decode(): value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
@@ -78,8 +81,9 @@ def read_slots(path: Path, names: Sequence[str]) -> tuple[dict[str, npt.NDArray[
                 raise StoreError(f"{path.name} is no slot map: schema is {details.get('schema')!r}, expected {SLOTS_SCHEMA!r}")
             if int(details["version"]) > SLOTS_VERSION:
                 raise StoreError(f"{path.name} was written by a newer kvcanary (version {details['version']}); update kvcanary")
-            table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
-            return {name: table[name].to_numpy() for name in table.column_names}, int(details["length"])
+            wanted = [*names, *(name for name in optional if name in file.schema_arrow.names)]
+            table = file.read(columns=wanted)
+            return {name: table[name].to_numpy() for name in wanted}, int(details["length"])
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise StoreError(f"slot map {path} cannot be read: {error}") from error
 

@@ -81,7 +81,7 @@ class Runs:
         path = self.folder(run_id).slots_file
         if not path.is_file():
             return None
-        columns, length = read_slots(path, ("status", "flags", "chain_index", *RECORD_COLUMNS))
+        columns, length = read_slots(path, ("status", "flags", "chain_index"), RECORD_COLUMNS)
         kept = all(name in columns for name in RECORD_COLUMNS)
         fields = np.stack([columns[name] for name in RECORD_COLUMNS], axis=1) if kept else None
         return SlotArrays(columns["status"], columns["flags"], columns["chain_index"], length, fields)
