@@ -36,7 +36,13 @@ def _numba() -> Backend:
     return NumbaBackend()
 
 
-_FACTORIES: dict[str, Callable[[], Backend]] = {"reference": _reference, "torch": _torch, "numba": _numba}
+def _triton() -> Backend:
+    from kvcanary.kernels.triton_gpu import TritonBackend
+
+    return TritonBackend()
+
+
+_FACTORIES: dict[str, Callable[[], Backend]] = {"reference": _reference, "torch": _torch, "numba": _numba, "triton": _triton}
 
 BACKEND_NAMES = tuple(_FACTORIES)
 
@@ -76,6 +82,7 @@ def choose_backend(name: str, device: torch.device | str = "cpu") -> tuple[Backe
 
 _PREFERENCE: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("numba", ("cpu",), "compiled loops, the fastest backend"),
+    ("triton", ("cuda",), "compiled GPU kernels, the fastest backend"),
     ("torch", (), "vectorised torch, the fastest backend"),
 )
 """(backend, device types or () for any, why), best first."""
