@@ -32,7 +32,9 @@ def main(output: Path) -> None:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}", "--server.headless=true"]
-        server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "KVCANARY_HOME": home}, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "KVCANARY_HOME": home}, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        )
         try:
             _wait(f"http://127.0.0.1:{port}/_stcore/health")
             _photograph(f"http://127.0.0.1:{port}", output)

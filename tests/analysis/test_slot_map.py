@@ -70,8 +70,9 @@ def test_the_summary_states_count_place_and_coverage() -> None:
     status = np.full(1000, SlotStatus.CLEAN, dtype=np.uint8)
     status[:300], status[0], status[610], status[700] = SlotStatus.FREE, SlotStatus.RESERVED, SlotStatus.CORRUPTED, SlotStatus.INJECTED
     line = slot_map.summary_line(status).replace("\u202f", " ")
-    assert (
-        line == "1 of 1 000 slots corrupted, first at 610; 1 damaged on purpose and not reported themselves; 70 % of the pool was checked (700 slots)."
+    assert line == (
+        "1 of 1 000 slots corrupted, first at 610; 1 damaged on purpose and not reported themselves; "
+        "70 % of the pool was checked (700 slots)."
     )
 
 
