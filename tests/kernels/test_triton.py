@@ -38,7 +38,7 @@ def test_without_a_device_it_says_so():
     availability = TritonBackend().available()
     assert not availability.ok
     assert availability.reason == f"torch {torch.__version__} sees no CUDA or ROCm device"
-    with pytest.raises(BackendUnavailableError, match="backend 'triton' cannot run here: torch .* sees no CUDA or ROCm device"):
+    with pytest.raises(BackendUnavailableError, match=r"backend 'triton' cannot run here: torch .* sees no CUDA or ROCm device"):
         get_backend("triton")
 
 

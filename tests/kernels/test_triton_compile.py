@@ -10,12 +10,12 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
-from triton.compiler import ASTSource
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
 
-from kvcanary.kernels import triton_gpu
-from kvcanary.kernels.triton_ops import plan, stamp, verify
+from kvcanary.kernels import triton_gpu  # noqa: E402
+from kvcanary.kernels.triton_ops import plan, stamp, verify  # noqa: E402
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -76,7 +76,7 @@ def resources(target: GPUTarget, compiled, folder) -> tuple[int, int]:
         text = compiled.asm["amdgcn"]
         spills = [int(found) for found in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", text)]
         scratch = [int(found) for found in re.findall(r"\.private_segment_fixed_size:\s*(\d+)", text)]
-        assert len(spills) == 2 and len(scratch) == 1, "the metadata of one kernel was expected"
+        assert (len(spills), len(scratch)) == (2, 1), "the metadata of one kernel was expected"
         return int(re.findall(r"\.vgpr_count:\s*(\d+)", text)[0]), sum(spills) + scratch[0]
     path = folder / "kernel.ptx"
     path.write_text(compiled.asm["ptx"])
