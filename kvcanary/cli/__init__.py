@@ -8,15 +8,16 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# Command -> module here, which holds a function `command`. A module is loaded when its command is called or all are listed, so that
-# `kvcanary plan` does not wait for pandas and `kvcanary inspect` does not wait for torch.
+# Command -> module here, which holds a function `command`, and what the list of commands says of it. A module is loaded when its command
+# is called, so that `kvcanary --help` waits for nothing and `kvcanary plan` does not wait for torch.
 COMMANDS = {
-    "plan": "plan",
-    "import": "import_text",
-    "bench": "bench",
-    "campaign": "campaign",
-    "inspect": "inspect_log",
-    "watch": "watch",
+    "plan": ("plan", "Check settings against every rule at once; compute launch capacities and memory."),
+    "bench": ("bench", "Prove the detector on this machine, then time stamp and verify beside their bounds."),
+    "campaign": ("campaign", "Damage a simulated server on purpose and show what each canary mode sees of it."),
+    "import": ("import_text", "Read a launch command, log, server_info, config.json or error message into settings."),
+    "inspect": ("inspect_log", "Read server logs and say what the violations mean."),
+    "watch": ("watch", "Follow server logs and print violations as they come; optionally serve metrics."),
+    "doctor": ("doctor", "Say which backends can run here, and run the gate on each of them."),
 }
 
 
@@ -28,15 +29,22 @@ class LazyGroup(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load one command; None for an unknown name, which the caller reports."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"kvcanary.cli.{COMMANDS[cmd_name]}")
-        single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-        single.command(cmd_name)(module.command)
-        command = typer.main.get_command(single)
-        assert isinstance(command, TyperCommand)
-        return command
+        """The command with its summary only, for the list; None for an unknown name, which the caller reports."""
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is about to be called, loaded."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _load(name) if name in COMMANDS else command, rest
+
+
+def _load(name: str) -> TyperCommand:
+    module = importlib.import_module(f"kvcanary.cli.{COMMANDS[name][0]}")
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single.command(name)(module.command)
+    command = typer.main.get_command(single)
+    assert isinstance(command, TyperCommand)
+    return command
 
 
 app = typer.Typer(

@@ -224,6 +224,12 @@ def request_row_width(context_len: int, draft_tokens: int | None = None) -> Deri
     )
 
 
+def row_context(settings: Settings) -> int:
+    """Context length behind the width of a request row, the inverse of `request_row_width`; below 1 where the row is too narrow."""
+    draft = max(0, settings.batch.speculative_num_draft_tokens or 0)
+    return settings.pool.max_seq_len_per_req - ROW_SPARE_TOKENS - draft
+
+
 def running_requests(
     pool_slot_count: int, context_len: int, *, asked: int | None = None, attn_dp_size: int = 1, state_limit: int | None = None
 ) -> Derived:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from kvcanary.config.defaults import ROW_SPARE_TOKENS
+from kvcanary.config.defaults import row_context
 from kvcanary.config.settings import FIELDS, Settings, flag_text
 
 # Fields whose flag is written from another field, or which are facts of a model and no flags.
@@ -14,6 +14,7 @@ _WRITTEN_APART = frozenset(
         "max_running_requests", "global_chunked_prefill_size", "device", "model_dtype",
     }
 )  # fmt: skip
+_DEVICE_TYPES = ("cpu", "xpu", "npu", "musa", "mps")
 _ALWAYS = ("mode", "page_size", "max_prefill_tokens", "cuda_graph_max_bs")
 
 
@@ -26,6 +27,8 @@ def sglang_flags(settings: Settings) -> str:
     flags: list[str] = []
     for name, value in settings.to_flat().items():
         text = flag_text(name, value)
+        if name == "cuda_graph_max_bs" and not value:
+            continue
         if not text or name in _WRITTEN_APART or (value == FIELDS[name].default and name not in _ALWAYS):
             continue
         (environment if text.startswith("SGLANG_") else flags).append(text)
@@ -37,13 +40,14 @@ def sglang_flags(settings: Settings) -> str:
     if batch.enable_dp_attention and batch.global_chunked_prefill_size is None and own_chunk > 0:
         chunk = own_chunk * ranks
     tokens = pool.max_total_tokens if pool.max_total_tokens is not None else pool.pool_slot_count
-    if batch.cuda_graph_max_bs is None:
-        flags.append("--disable-cuda-graph")
-    if settings.memory.device not in ("", "cuda"):
+    if not batch.cuda_graph_max_bs and batch.cuda_graph_backend_decode != "disabled":
+        flags.append("--cuda-graph-backend-decode disabled")
+    # A name from the device list is no device type: SGLang finds that one by itself.
+    if settings.memory.device in _DEVICE_TYPES:
         flags.append(f"--device {settings.memory.device}")
     flags += [
         f"--max-running-requests {requests}",
-        f"--context-length {pool.max_seq_len_per_req - ROW_SPARE_TOKENS}",
+        f"--context-length {row_context(settings)}",
         f"--max-total-tokens {tokens}",
         f"--chunked-prefill-size {chunk}",
     ]

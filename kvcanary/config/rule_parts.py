@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvcanary.config.findings import Finding, Fix, Severity
-from kvcanary.config.settings import FIELDS, flag_text, format_field
+from kvcanary.config.settings import FIELDS, Settings, flag_text, format_field
 from kvcanary.units import format_count
 
 Value = int | float | str | bool | None
@@ -11,6 +11,16 @@ Value = int | float | str | bool | None
 CAPACITIES = "SGLang 0.5.23, CanaryLaunchCapacities.from_args"
 SERVER_ARGS = "SGLang 0.5.23, server arguments"
 RUN_TIME = "SGLang 0.5.23, checks of each forward"
+
+
+def canary_on(settings: Settings) -> bool:
+    """Whether SGLang installs a canary at all; its rules stop no start without one."""
+    return settings.canary.mode != "none"
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below value."""
+    return -(-value // multiple) * multiple
 
 
 def fix(field: str, value: Value, text: str = "") -> Fix:

@@ -17,14 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 import kvcanary
 from kvcanary.errors import JobError, StoreError
-from kvcanary.lab.campaign_job import CampaignSpec, plan_of
 from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.workloads import plan_benchmark
+
+if TYPE_CHECKING:
+    from kvcanary.lab.campaign_job import CampaignSpec
 
 RUNS_FOLDER = "runs"
 # Exit code of a worker that found its run claimed by somebody else.
@@ -71,12 +74,15 @@ class JobManager:
 
     def start(self, spec: BenchmarkSpec | CampaignSpec) -> str:
         """Queue a run and return its id; ConfigError when the spec cannot run, JobError when the disk is full, before anything is started."""
-        if isinstance(spec, CampaignSpec):
-            plan_of(spec)
-            kind = "campaign"
-        else:
+        if isinstance(spec, BenchmarkSpec):
             plan_benchmark(spec)
             kind = "benchmark"
+        else:
+            # Brings torch, for which a benchmark's page and `kvcanary --help` need not wait.
+            from kvcanary.lab.campaign_job import plan_of
+
+            plan_of(spec)
+            kind = "campaign"
         with self._lock:
             folder = self._new_folder(kind)
             record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time())

@@ -25,18 +25,19 @@ def findings_list(findings: Sequence[Finding]) -> None:
             )
             if finding.fixes:
                 with st.container(horizontal=True, gap="small"):
-                    for fix in finding.fixes:
-                        _fix_button(number, finding, fix)
+                    for index, fix in enumerate(finding.fixes):
+                        _fix_button(f"{number}.{finding.rule}.{index}", finding.severity, fix)
 
 
-def _fix_button(number: int, finding: Finding, fix: Fix) -> None:
+def _fix_button(place: str, severity: Severity, fix: Fix) -> None:
+    # Two fixes of one finding may change the same field, so the place and not the field makes the key.
     st.button(
         fix.text,
-        key=f"fix.{number}.{finding.rule}.{fix.field}",
+        key=f"fix.{place}.{fix.field}",
         help=f"As a flag: `{fix.flag}`" if fix.flag else "Changes the form.",
         on_click=state.set_value,
         args=(fix.field, fix.value),
-        type="primary" if finding.severity is Severity.ERROR else "secondary",
+        type="primary" if severity is Severity.ERROR else "secondary",
     )
 
 

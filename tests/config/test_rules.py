@@ -130,9 +130,13 @@ def test_sweep_tags_follow_the_pool_and_the_v_half() -> None:
         ("mem_fraction_range", "error", "mem_fraction_static must be between 0 and 1, got 1.5", {"mem_fraction_static": 1.5}),
         ("tp_size_positive", "error", "tp_size must be at least 1, got 0", {"tp_size": 0}),
         ("dp_divides_tp", "error", "multiple of dp_size", {"tp_size": 4, "dp_size": 3, "enable_dp_attention": True}),
-        ("sweep_interval_negative", "error", "sweep_interval must be non-negative, got -1", {"sweep_interval": -1}),
+        ("sweep_interval_negative", "warning", "a sweep interval of -3 is not off", {"sweep_interval": -3}),
+        ("chunk_in_pages", "error", "chunked_prefill_size must be divisible by page_size", {"page_size": 128, "chunked_prefill_size": 1000}),
+        ("swa_ratio_range", "error", "--swa-full-tokens-ratio should be in range (0, 1.0].", {"swa_full_tokens_ratio": 1.25}),
         ("plan_requests", "warning", "at most bs=4096 reqs per launch, got bs=4097", {"req_to_token_pool_size": 5000}),
         ("chunk_of_zero", "warning", "exceeds pre-allocated write_entry_capacity=96", {"chunked_prefill_size": 0}),
+        ("chunk_above_budget", "warning", "token count=8000 exceeds pre-allocated write_entry_capacity=2048",
+         {"max_prefill_tokens": 2048, "chunked_prefill_size": 8000}),
         ("long_prompt", "warning", "exceeds pre-allocated write_entry_capacity=8192", {"chunked_prefill_size": None}),
         ("request_does_not_fit", "warning", "a request can hold at most 9000 tokens although the context is 20000", {"pool_slot_count": 9000}),
         ("draft_tree", "warning", "topk 8", {"speculative_eagle_topk": 8}),
@@ -156,7 +160,8 @@ def test_sweep_tags_follow_the_pool_and_the_v_half() -> None:
         ("real_data_coverage", "note", "no KV byte is hashed", {"real_data": "none"}),
         ("v_half_off", "note", "the V half is off", {"verify_v_half": False}),
         ("real_data_without_mode", "note", "no effect", {"mode": "none"}),
-        ("input_assert", "warning", "token oracle", {"write_input_assert": True}),
+        ("input_assert", "warning", "kv-canary: enable_write_input_assert=True requires a TokenOracleManager", {"write_input_assert": True}),
+        ("ring_fills", "warning", "reports one damaged slot once per step and fills it in 300 steps", {"ring_capacity": 300, "sweep_interval": 1}),
     ],
 )  # fmt: skip
 def test_each_rule_speaks_and_its_fix_settles_it(rule: str, severity: str, fragment: str, changes: dict[str, Any]) -> None:
@@ -168,6 +173,91 @@ def test_each_rule_speaks_and_its_fix_settles_it(rule: str, severity: str, fragm
     for fix in finding.fixes:
         after = findings(**{**changes, fix.field: fix.value})
         assert not [again for again in after if again.rule == rule and again.message == finding.message], fix
+
+
+WINDOW = {"pool_class": "SWAKVPool", "sliding_window": 192, "page_size": 64, "pool_slot_count": 6400}
+
+
+@pytest.mark.parametrize(("share", "slots"), [(0.04, 256), (0.05, 320)])
+def test_the_window_pool_has_to_be_larger_than_a_window_and_a_page(share: float, slots: int) -> None:
+    """The engine refuses a pool that equals window + page, too: 192 + 64 = 256."""
+    refused = [finding for finding in findings(**WINDOW, swa_full_tokens_ratio=share) if finding.rule == "window_pool_too_small"]
+    assert [f"SWA pool ({slots} tokens)" in finding.message for finding in refused] == ([True] if slots == 256 else [])
+    for fix in (fix for finding in refused for fix in finding.fixes):
+        settled = findings(**{**WINDOW, "swa_full_tokens_ratio": share, fix.field: fix.value})
+        assert "window_pool_too_small" not in [finding.rule for finding in settled]
+
+
+@given(st.integers(1, 5000), st.sampled_from([1, 16, 64, 256]), st.integers(1, 400), st.floats(0.01, 1.0))
+def test_every_fix_of_a_small_window_pool_settles_it(window: int, page: int, pages: int, share: float) -> None:
+    small = {**WINDOW, "sliding_window": window, "page_size": page, "pool_slot_count": page * pages, "swa_full_tokens_ratio": share}
+    for finding in findings(**small):
+        for fix in finding.fixes if finding.rule == "window_pool_too_small" else ():
+            assert "window_pool_too_small" not in [again.rule for again in findings(**{**small, fix.field: fix.value})], fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "row"),
+    [
+        ({"v_head_dim": 33}, ("real_data", "num_kv_heads", "v_head_dim", "kv_dtype"), 264),
+        ({"tp_size": 4, "head_dim": 12}, ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 24),
+        ({"tp_size": 4, "dp_size": 4, "enable_dp_attention": True, "head_dim": 3}, ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 24),
+        ({**WINDOW, "swa_head_dim": 21}, ("real_data", "num_kv_heads", "swa_head_dim", "kv_dtype"), 168),
+        ({**WINDOW, "swa_head_dim": 20, "swa_num_kv_heads": 3}, ("real_data", "swa_num_kv_heads", "swa_head_dim", "kv_dtype"), 120),
+        ({"kv_dtype": "auto", "model_dtype": "float32", "head_dim": 11, "num_kv_heads": 1},
+         ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 44),
+    ],
+)  # fmt: skip
+def test_every_hashed_row_is_a_multiple_of_16_bytes(changes: dict[str, Any], fields: tuple[str, ...], row: int) -> None:
+    finding = only("row_bytes", **changes)
+    assert finding.message == f"kv-canary: num_bytes_per_token must be a positive multiple of 16, got {row}"
+    assert finding.fields == fields
+    for fix in finding.fixes:
+        assert "row_bytes" not in [again.rule for again in findings(**{**changes, fix.field: fix.value})], fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pool_class": "DeepSeekV4TokenToKVPool", "head_dim": 9}, {"real_data": "none", "head_dim": 9}, {"kv_dtype": "auto", "head_dim": 9}],
+)
+def test_rows_that_are_not_hashed_or_not_known_are_not_refused(changes: dict[str, Any]) -> None:
+    assert "row_bytes" not in [finding.rule for finding in findings(**changes)]
+
+
+def test_draft_tokens_widen_a_row_and_not_the_context() -> None:
+    finding = only("request_does_not_fit", speculative_num_draft_tokens=6, max_seq_len_per_req=30_010, pool_slot_count=9_000, page_size=32)
+    assert "at most 9000 tokens although the context is 30000" in finding.message
+    assert [(fix.value, fix.flag) for fix in finding.fixes] == [(30_016, "--max-total-tokens 30016"), (9_010, "--context-length 9000")]
+
+
+@pytest.mark.parametrize(("chunk", "budget", "fails"), [(0, 64, True), (8192, 8192, False), (8193, 8192, True), (None, 20_000, False)])
+def test_prompts_and_chunks_against_the_room_for_written_tokens(chunk: int | None, budget: int, fails: bool) -> None:
+    found = [finding.message for finding in findings(chunked_prefill_size=chunk, max_prefill_tokens=budget)]
+    assert any("exceeds pre-allocated write_entry_capacity" in message for message in found) is fails
+
+
+def test_post_capture_sizing_accounts_for_the_canary_itself() -> None:
+    tight = {"device_memory_bytes": 8 << 30, "mem_fraction_static": 0.97}
+    before, after = (findings(**tight, post_capture_kv_sizing=post) for post in (False, True))
+    assert "canary_beside_static" in [finding.rule for finding in before]
+    assert "canary_beside_static" not in [finding.rule for finding in after]
+
+
+def test_errors_come_in_the_order_of_a_start() -> None:
+    found = findings(
+        page_size=0, swa_full_tokens_ratio=2.0, cuda_graph_backend_prefill="tc_piecewise", device="cpu:0", head_dim=9, req_to_token_pool_size=0,
+        ring_capacity=-4,
+    )  # fmt: skip
+    errors = [finding.rule for finding in found if finding.severity is Severity.ERROR]
+    assert errors == [
+        "page_size_positive", "swa_ratio_range", "prefill_graphs", "decode_graphs", "row_bytes", "req_to_token_pool_size_positive", "ring_rows",
+    ]  # fmt: skip
+
+
+def test_an_empty_pool_without_a_canary_is_the_engines_own_error() -> None:
+    finding = only("pool_slot_count_positive", mode="none", pool_slot_count=0)
+    assert finding.message == "Not enough memory. Please try to increase --mem-fraction-static."
+    assert only("max_prefill_tokens_positive", mode="none", max_prefill_tokens=0).message == "max_prefill_tokens must be positive, got 0"
 
 
 def test_a_canary_that_is_off_stops_no_start() -> None:

@@ -118,8 +118,9 @@ def test_the_launch_command_holds_what_decides_a_capacity() -> None:
         )
     )  # fmt: skip
     for piece in (
-        "--model-path 'a b'", "--max-running-requests 48", "--chunked-prefill-size -1", "--disable-cuda-graph", "--context-length 1000",
-        "--max-total-tokens 262144", "SGLANG_KV_CANARY_RING_CAPACITY=9", "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT=1", "--kv-canary log",
+        "--model-path 'a b'", "--max-running-requests 48", "--chunked-prefill-size -1", "--cuda-graph-backend-decode disabled",
+        "--context-length 1000", "--max-total-tokens 262144", "SGLANG_KV_CANARY_RING_CAPACITY=9", "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT=1",
+        "--kv-canary log",
     ):  # fmt: skip
         assert piece in text
     assert text.index("SGLANG_KV_CANARY_RING_CAPACITY=9") < text.index("sglang.launch_server")
