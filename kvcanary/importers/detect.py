@@ -23,7 +23,7 @@ from kvcanary.importers.server_log import read_server_log
 from kvcanary.importers.vllm_log import read_vllm_log
 from kvcanary.units import format_bytes
 
-MAX_BYTES = 100 << 20
+MAX_BYTES = 64 << 20
 MAX_TEXT_LINE = 1 << 20
 _REDACT_CHARS = 4 << 20
 _LOG_LINE = re.compile(
@@ -40,9 +40,9 @@ _COMMAND_WORDS = re.compile(
     r"--?[A-Za-z]|launch_server|sglang serve|vllm|[A-Za-z][\w-]*:\s|\b(?:Engine|ServerArgs|LLM|EngineArgs)\(|SGLANG_KV_CANARY"
 )
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_PROGRAM_WORDS = ("launch_server", "sglang serve", "vllm serve", "vllm.entrypoints")
+_AROUND_CHARS, _MOST_WINDOWS, _HEAD_CHARS = 1 << 15, 20, 400
 _PROGRAM_LINE = re.compile(r"launch_server|sglang serve|vllm serve|vllm\.entrypoints|docker run")
-
-SHORT_PASTE_LINES = 6
 
 
 def read_bytes(data: bytes, name: str = "upload") -> ImportResult:
@@ -79,9 +79,6 @@ def read_text(text: str, name: str = "paste") -> ImportResult:
     if not text.strip():
         raise ImportTextError(f"{name} is empty; paste a launch command, a start-up log, server_info, config.json or an error message")
     _refuse_binary(text, name)
-    # A short paste ends where the operator stopped marking; only a long log is likely to be cut in the middle of a number.
-    if text.count("\n") < SHORT_PASTE_LINES and not text.endswith("\n"):
-        text += "\n"
     parts, rest = _documents(text, name)
     if rest.strip():
         parts += _log(rest, name)
@@ -262,28 +259,40 @@ def _unknown(commands: Iterable[CommandReading]) -> tuple[UnknownFlag, ...]:
 
 
 def _without_log_lines(text: str) -> str:
-    """The text with its log lines emptied; of a long one the parts that may hold a command."""
-    lines = text.split("\n")
-    if len(text) > READ_ALL_CHARS:
-        wanted: set[int] = set(range(200))
-        at = 0
-        for word in ("launch_server", "sglang serve", "vllm serve", "vllm.entrypoints"):
-            at = text.find(word)
-            while at >= 0 and len(wanted) < 20_000:
-                number = text.count("\n", 0, at)
-                wanted.update(range(max(0, number - 20), number + 60))
-                at = text.find(word, text.find("\n", at)) if text.find("\n", at) >= 0 else -1
-        lines = [line if number in wanted else "" for number, line in enumerate(lines)]
+    """The text with its log lines emptied; of a long one only the beginning and what stands around a program."""
     kept: list[str] = []
     message = False
-    for line in lines:
-        program = _PROGRAM_LINE.search(line) is not None
-        log_line = bool(line) and not program and _LOG_LINE.match(line) is not None
-        # A message that names flags may be broken so that one of them begins a line.
-        goes_on = message and not program and line.lstrip().startswith(("--", "(")) and not line.rstrip().endswith("\\")
-        message = log_line or goes_on or (message and bool(line) and not program)
-        kept.append("" if log_line or goes_on or len(line) > MAX_TEXT_LINE else line)
+    for start, end in _command_spans(text):
+        for line in text[start:end].split("\n"):
+            head = line[:_HEAD_CHARS]
+            program = _PROGRAM_LINE.search(line) is not None
+            log_line = bool(line) and not program and _LOG_LINE.match(head) is not None
+            # A message that names flags may be broken so that one of them begins a line.
+            goes_on = message and not program and head.lstrip().startswith(("--", "(")) and not line.endswith("\\")
+            message = log_line or goes_on or (message and bool(line) and not program)
+            kept.append("" if log_line or goes_on or len(line) > MAX_TEXT_LINE else line)
     return "\n".join(kept)
+
+
+def _command_spans(text: str) -> list[tuple[int, int]]:
+    """Stretches of whole lines that may hold a command: all of a short text."""
+    if len(text) <= READ_ALL_CHARS:
+        return [(0, len(text))]
+    windows = [(0, _AROUND_CHARS)]
+    for word in _PROGRAM_WORDS:
+        at = text.find(word)
+        while at >= 0 and len(windows) < _MOST_WINDOWS:
+            windows.append((max(0, at - _AROUND_CHARS // 4), at + _AROUND_CHARS))
+            at = text.find(word, at + _AROUND_CHARS)
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(windows):
+        start = text.rfind("\n", 0, start) + 1 if start else 0
+        end = text.find("\n", end) if 0 <= text.find("\n", end) <= end + _AROUND_CHARS else min(len(text), end)
+        if spans and start <= spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
 
 
 def _says_something(part: ImportResult) -> bool:

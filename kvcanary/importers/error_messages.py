@@ -18,7 +18,7 @@ from kvcanary.importers.log_records import Record
 from kvcanary.importers.result import ErrorExplanation
 
 Groups = Mapping[str, str]
-_N, _F = r"-?\d+", r"-?\d+(?:\.\d+)?"
+_N, _F = r"-?\d{1,15}(?!\d)", r"-?\d{1,15}(?!\d)(?:\.\d{1,15})?"
 MAX_SHOWN_CHARS = 300
 TELLING = re.compile(
     r"kv-canary|kv_canary|kernel_run_counter|[Oo]ut ?[Oo]f ?[Mm]emory|runs out of memory|Not enough memory|leave no GPU memory|"
@@ -39,26 +39,17 @@ class Entry:
     values: Callable[[Groups], Mapping[str, Any]] = lambda groups: {}
 
 
-def _mem(fraction: float) -> Fix:
-    return fix("mem_fraction_static", fraction, f"set --mem-fraction-static to {fraction:g}")
-
-
 def _raised(groups: Groups) -> Iterable[Fix]:
-    """The next thousandth above what the message names as the least."""
-    if groups.get("suggested"):
-        yield _mem(float(groups["suggested"]))
-    elif groups.get("current") and (current := float(groups["current"])) < 0.97:
-        yield _mem(round(min(0.97, current + 0.03), 3))
+    """The fraction that the message names, else the least one that the weights of the same text need, else the flag without a value."""
+    wanted = groups.get("suggested") or groups.get("least")
+    if wanted:
+        yield fix("mem_fraction_static", float(wanted), f"set --mem-fraction-static to {float(wanted):g}")
+    else:
+        yield Fix(field="mem_fraction_static", value=None, flag="--mem-fraction-static", text="raise --mem-fraction-static")
 
 
 def _positive_fix(groups: Groups) -> Iterable[Fix]:
-    legal = {
-        "req_to_token_pool_size": 1,
-        "max_seq_len_per_req": 1,
-        "pool_slot_count": 1,
-        "max_prefill_tokens": 16384,
-        "cuda_graph_max_bs": 0,
-    }
+    legal = {"req_to_token_pool_size": 1, "max_seq_len_per_req": 1, "max_prefill_tokens": 16384, "cuda_graph_max_bs": 0}
     name = groups["name"]
     if name in legal:
         yield fix(name, legal[name])
@@ -86,13 +77,25 @@ CANARY = (
         },
     ),
     Entry(
+        label="canary_pool_empty",
+        pattern=re.compile(rf"kv-canary: pool_slot_count must be positive, got (?P<got>{_N})"),
+        explanation="The KV pool came out with {got} slots, so there is nothing to cache and nothing to watch over.",
+        causes=(
+            "The weights take the whole static share of the memory: --mem-fraction-static has to go up.",
+            "The weights are too large for this many ranks, or another process holds memory on the device.",
+            "--max-total-tokens is 0 or less than one page.",
+        ),
+        fixes=_raised,
+    ),
+    Entry(
         label="canary_input_not_positive",
-        pattern=re.compile(rf"kv-canary: (?:[A-Z]\w+ )?(?P<name>\w+) must be (?P<rule>positive|non-negative), got (?P<got>{_N})"),
+        pattern=re.compile(
+            rf"kv-canary: (?:[A-Z]\w+ )?(?!pool_slot_count)(?P<name>\w+) must be (?P<rule>positive|non-negative), got (?P<got>{_N})"
+        ),
         explanation="The canary sizes its buffers from {name}, which came out as {got}; it must be {rule}.",
         causes=(
-            "For pool_slot_count: the weights leave no memory for KV, so the pool came out empty or negative.",
+            "A flag, or a value that the engine computed from one, is zero or negative.",
             "For the write-entry capacity: the prefill chunk is 0, which the canary takes as a limit of zero tokens.",
-            "A flag was given with that value.",
         ),
         fixes=_positive_fix,
     ),
@@ -130,7 +133,7 @@ CANARY = (
     ),
     Entry(
         label="canary_plan_batch_limit",
-        pattern=re.compile(r"supports at most bs=(?P<limit>\d+) reqs per launch, got bs=(?P<got>\d+)"),
+        pattern=re.compile(r"supports at most bs=(?P<limit>\d{1,15}) reqs per launch, got bs=(?P<got>\d{1,15})"),
         explanation="The canary's plan kernel takes {limit} requests per launch and got {got}. The limit is built in.",
         causes=("More requests may run on one rank than the kernel takes.",),
         fixes=lambda groups: (fix("max_running_requests", int(groups["limit"])),),
@@ -144,7 +147,7 @@ CANARY = (
     ),
     Entry(
         label="canary_verify_capacity_mismatch",
-        pattern=re.compile(r"kv-canary: launch_canary_plan_kernels verify_capacity=(?P<got>\d+) does not match"),
+        pattern=re.compile(r"kv-canary: launch_canary_plan_kernels verify_capacity=(?P<got>\d{1,15}) does not match"),
         explanation="A plan was launched with a verify capacity of {got} that is not the length of its buffers. It is a fault of the installation.",
         causes=("A patched or mixed installation: the canary's parts come from different releases.",),
     ),
@@ -195,14 +198,18 @@ CANARY = (
     ),
     Entry(
         label="canary_row_bytes",
-        pattern=re.compile(r"kv-canary: (?:RealKvSource\.)?num_bytes_per_token must be a positive multiple of\s*16,? got (?P<got>\d+)"),
+        pattern=re.compile(
+            r"kv-canary: (?:RealKvSource\.)?num_bytes_per_token must be a positive multiple of\s*16,? got (?P<got>\d{1,15})"
+        ),
         explanation="The real-KV hash reads 16 bytes at a time and a row of {got} bytes is no multiple of that.",
         causes=("Few heads per rank with a one-byte KV dtype make a short row.",),
         fixes=lambda groups: (fix("real_data", "none"),),
     ),
     Entry(
         label="canary_health",
-        pattern=re.compile(r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\]]*\]) at step=(?P<step>\d+)"),
+        pattern=re.compile(
+            r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\]]*\]) at step=(?P<step>\d{1,15})"
+        ),
         explanation="The canary's own check found that {tags} had not run since its last look (step {step}) and stopped the server in any mode.",
         causes=(
             "Only sweep tags are named: the sweep interval is above 100, so no sweep fell between two looks.",
@@ -212,7 +219,9 @@ CANARY = (
     ),
     Entry(
         label="canary_verify_overflow",
-        pattern=re.compile(r"per-forward verify skipped this step due to overflow \(total=(?P<total>\d+), capacity=(?P<capacity>\d+)\)"),
+        pattern=re.compile(
+            r"per-forward verify skipped this step due to overflow \(total=(?P<total>\d{1,15}), capacity=(?P<capacity>\d{1,15})\)"
+        ),
         explanation="In {total} steps so far the prefixes to verify were longer than the capacity of {capacity}, so nothing was verified in them.",
         causes=(
             "Many running requests share long prefixes: each counts the shared tokens again, and the sum passed three times the pool.",
@@ -266,8 +275,8 @@ MEMORY = (
     Entry(
         label="swa_pool_too_small",
         pattern=re.compile(
-            r"SWA pool \((?P<tokens>\d+) tokens\) cannot hold even one request: the prefill admission floor is "
-            r"sliding_window_size \((?P<window>\d+)\) \+\s*page_size \((?P<page>\d+)\)"
+            r"SWA pool \((?P<tokens>\d{1,15}) tokens\) cannot hold even one request: the prefill admission floor is "
+            r"sliding_window_size \((?P<window>\d{1,15})\) \+\s*page_size \((?P<page>\d{1,15})\)"
         ),
         explanation="The window pool has {tokens} slots; one request needs the window of {window} and a page of {page}.",
         causes=("The window pool's share is small.", "The whole KV budget is small."),
@@ -275,7 +284,9 @@ MEMORY = (
     ),
     Entry(
         label="input_exceeds_pool",
-        pattern=re.compile(r"Input length \((?P<length>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
+        pattern=re.compile(
+            r"Input length \((?P<length>\d{1,15}) tokens\) exceeds the maximum allowed length \((?P<limit>\d{1,15}) tokens\)"
+        ),
         explanation="A prompt of {length} tokens was turned away: at most {limit} fit. The limit is the smaller of the context and the pool.",
         causes=("The pool is smaller than the context length, so one long prompt does not fit.", "The prompt is longer than the context."),
         fixes=lambda groups: (fix("pool_slot_count", int(groups["length"])),),
@@ -284,7 +295,7 @@ MEMORY = (
     Entry(
         label="alloc_req_slots_oom",
         pattern=re.compile(
-            r"alloc_req_slots runs out of memory\.(?:.{0,120}?available_size\(\)=(?P<available>\d+), num_reqs=(?P<requests>\d+))?",
+            r"alloc_req_slots runs out of memory\.(?:.{0,120}?available_size\(\)=(?P<available>\d{1,15}), num_reqs=(?P<requests>\d{1,15}))?",
             re.DOTALL,
         ),
         explanation="The request table has no free row, although tokens may still be free.",
@@ -299,7 +310,7 @@ MEMORY = (
     Entry(
         label="kv_pool_exhausted",
         pattern=re.compile(
-            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size\.(?:\s*Try to allocate (?P<tokens>\d+) tokens)?"
+            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size\.(?:\s*Try to allocate (?P<tokens>\d{1,15}) tokens)?"
         ),
         explanation="The pool had too few free slots for this {phase} step, also after everything that can be evicted was.",
         causes=(
@@ -310,8 +321,8 @@ MEMORY = (
     Entry(
         label="swa_pool_leak",
         pattern=re.compile(
-            r"SWA Pool Mem Leak Detected!\s*(?:\[\w+\] )?total=(?P<total>\d+), available=(?P<available>\d+), evictable=(?P<evictable>\d+), "
-            r"protected=(?P<protected>\d+)(?:, uncached=(?P<uncached>\d+))?",
+            r"SWA Pool Mem Leak Detected!\s*(?:\[\w+\] )?total=(?P<total>\d{1,15}), available=(?P<available>\d{1,15}), evictable=(?P<evictable>\d{1,15}), "  # noqa: E501
+            r"protected=(?P<protected>\d{1,15})(?:, uncached=(?P<uncached>\d{1,15}))?",
             re.IGNORECASE,
         ),
         explanation="The window pool's books do not close: free, evictable and protected slots do not add up to its {total} slots.",
@@ -329,7 +340,7 @@ MEMORY = (
     ),
     Entry(
         label="committed_kv_already_freed",
-        pattern=re.compile(r"Committed KV cache already freed(?: \((?:self\.)?kv_committed_len=(?P<length>\d+)\))?"),
+        pattern=re.compile(r"Committed KV cache already freed(?: \((?:self\.)?kv_committed_len=(?P<length>\d{1,15})\))?"),
         explanation="A request's KV was given back a second time. Between the two, its slots may have belonged to another request.",
         causes=("An abort or a retraction met the normal end of the request.", "A custom cache or a streaming session frees on its own."),
         values=lambda groups: {"kv_committed_len": int(groups["length"])} if groups.get("length") else {},
@@ -337,8 +348,8 @@ MEMORY = (
     Entry(
         label="kv_memory_insufficient",
         pattern=re.compile(
-            rf"max seq len\s*\((?P<length>\d+)\),?\s*\(?(?P<needed>{_F}) ?GiB KV cache is needed, which is larger than\s*"
-            rf"the available KV cache memory\s*\((?P<available>{_F}) ?GiB\)(?:.{{0,120}}?model length is (?P<estimate>\d+))?",
+            rf"max seq len\s*\((?P<length>\d{1, 15})\),?\s*\(?(?P<needed>{_F}) ?GiB KV cache is needed, which is larger than\s*"
+            rf"the available KV cache memory\s*\((?P<available>{_F}) ?GiB\)(?:.{{0,120}}?model length is (?P<estimate>\d{1, 15}))?",
             re.DOTALL,
         ),
         explanation="One request of {length} tokens needs {needed} GiB of KV, and {available} GiB are left for it.",
@@ -358,7 +369,7 @@ MEMORY = (
     Entry(
         label="max_model_len_exceeds_kv",
         pattern=re.compile(
-            r"max seq len\s*\((?P<length>\d+)\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*\((?P<tokens>\d+)\)"
+            r"max seq len\s*\((?P<length>\d{1,15})\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*\((?P<tokens>\d{1,15})\)"  # noqa: E501
         ),
         explanation="The context of {length} tokens is longer than the {tokens} tokens that the KV cache holds.",
         causes=("The context is longer than the memory allows.", "The share of memory for the engine is small."),
@@ -389,13 +400,14 @@ MEMORY = (
     ),
 )
 
-_NEGATIVE_PROFILE = re.compile(rf"max_total_tokens=(?P<asked>{_N}) is larger than the profiled value (?P<profiled>-\d+)")
+_NEGATIVE_PROFILE = re.compile(rf"max_total_tokens=(?P<asked>{_N}) is larger than the profiled value (?P<profiled>-\d{1, 15})")
 _OOM = re.compile(
     rf"(?:CUDA|HIP|XPU) out of memory\.(?: Tried to allocate (?P<tried>{_F}) ?(?P<tried_unit>[GMK]iB))?"
     rf"(?:.{{0,40}}?total capacity of (?P<total>{_F}) ?(?P<total_unit>[GM]iB))?(?: of which (?P<free>{_F}) ?(?P<free_unit>[GMK]iB|bytes) is free)?"
     rf"(?:.{{0,160}}?this process has (?P<used>{_F}) ?(?P<used_unit>[GM]iB) memory in use)?",
     re.DOTALL,
 )
+_WEIGHTS = re.compile(rf"Load weight end.*?avail mem=(?P<avail>{_F}) ?GB, mem usage=(?P<used>{_F}) ?GB")
 _PROGRESS = re.compile(rf"bs=(\d+) avail_mem=({_F}) GB")
 _UNITS_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "KiB": 1 / (1 << 20), "bytes": 1 / (1 << 30)}
 
@@ -430,12 +442,12 @@ def explain(records: Iterable[Record]) -> tuple[list[ErrorExplanation], dict[str
             match = entry.pattern.search(record.text) or entry.pattern.search(record.spaced)
             if match is None:
                 continue
-            groups = match.groupdict(default="")
+            groups = {**stage.known(), **match.groupdict(default="")}
             for name, value in entry.values(groups).items():
                 values.setdefault(name, value)
             _add(found, entry, match[0], groups, record.line)
         if match := _NEGATIVE_PROFILE.search(record.text):
-            _add(found, _NEGATIVE, match[0], match.groupdict(), record.line)
+            _add(found, _NEGATIVE, match[0], {**stage.known(), **match.groupdict()}, record.line)
         if match := _OOM.search(record.text):
             _out_of_memory(found, values, match, record.line, stage)
     if any(entry.label == "negative_pool" for entry in found):
@@ -452,6 +464,7 @@ _NEGATIVE = Entry(
         "The static fraction is too small for the weights: it has to go up.",
         "The weights are too large for this many ranks, or another process holds memory.",
     ),
+    fixes=_raised,
 )
 
 
@@ -461,8 +474,17 @@ class _Stage:
 
     name: str = "load_weights"
     last_batch: int | None = None
+    least_fraction: float | None = None
+
+    def known(self) -> dict[str, str]:
+        """The least static fraction that the weights need, where the text states their size."""
+        return {} if self.least_fraction is None else {"least": f"{self.least_fraction:.3f}"}
 
     def see(self, text: str) -> None:
+        if self.least_fraction is None and (match := _WEIGHTS.search(text)):
+            free, used = float(match["avail"]), float(match["used"])
+            if free > 0 and used > 0:
+                self.least_fraction = min(0.999, math.floor(used / (free + used) * 1000 + 1) / 1000)
         lowered = text[:400].lower()
         if "capture cuda graph" in lowered or "capturing batches" in lowered or ("capture" in lowered and "cuda graph" in lowered):
             self.name = "graph_capture"

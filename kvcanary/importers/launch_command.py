@@ -19,8 +19,8 @@ from kvcanary.importers.secrets import is_secret, without_secret_names
 _YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
 _YAML_PAIR = re.compile(r"(?m)^[ \t]*(?:- )?[\"']?(?:--)?([A-Za-z][\w-]{1,60})[\"']?[ \t]*:[ \t]+\S")
 _PYTHON = re.compile(
-    r"(?m)^\s*(?:import|from|def|class|with|async|@)\b|^\s*\w+\s*\+?=\s*\[|\.(?:append|extend)\(|subprocess|popen_launch_server|\b[fF]\"|\b[fF]'"
-    r"|\b(?:Engine|ServerArgs|LLM|EngineArgs|AsyncEngineArgs)\(|^\s*(?:CMD|ENTRYPOINT)\s*\[|^\s*[\[{]\s*$|^\s*[\[{]\s*\""
+    r"(?m)^[ \t]*(?:import|from|def|class|with|async|@)\b|^[ \t]*\w{1,100}[ \t]*\+?=[ \t]*\[|\.(?:append|extend)\(|subprocess|popen_launch_server|"
+    r"\b[fF][\"']|\b(?:Engine|ServerArgs|LLM|EngineArgs|AsyncEngineArgs)\(|^[ \t]*(?:CMD|ENTRYPOINT)[ \t]*\[|^[ \t]*[\[{][ \t]*(?:$|\")"
 )
 _QUOTED_FLAG = re.compile(r"""["']--[a-z]""")
 _FLAG_LINE = re.compile(r"(?m)^[ \t]*--?[a-zA-Z]")

@@ -15,7 +15,8 @@ from kvcanary.importers.log_lines import LogLine, strip_colours, unwrap
 READ_ALL_CHARS = 1 << 19
 MAX_LINE_CHARS = 1 << 18
 MAX_CONTINUATIONS = 40
-_CANDIDATES = 20_000
+# Ranks, pools and restarts repeat a line; nobody prints one this often and means something else each time.
+_MOST_OF_A_KIND = 1000
 _LEVEL_BEFORE_TIME = re.compile(r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|DEFAULT)\s+(?=\d{4}-\d\d-\d\dT)")
 _COMMENT = re.compile(r"#+\s+(?=[(\[]|INFO|WARN|ERROR|\d{4}-)")
 _RANK = r"[A-Z][A-Z_]*\d+"
@@ -29,15 +30,17 @@ _START = re.compile(
     r"\d+\. |Use sliding|SWAKVPool|DSV4|DSv4|GPU KV|Available KV|Maximum conc|Tree cache|Post-capture|Killed|kv[-_]canary|\{|"
     r"Decode batch|Prefill batch)"
 )
+# Numbers that no release prints at the end of their line: a text that stops behind one was cut there, perhaps inside it.
+_NEVER_LAST = re.compile(
+    r"(?:max_total_num_tokens=|chunked_prefill_size=|max_prefill_tokens=|max_running_requests=|available_gpu_mem=|mem=|usage=|#tokens: |size: )"
+    r"-?[\d.]+$"
+)
 _PROCESS = re.compile(r"\((\w+ pid=\d+)[,)]")
 
+# Parts of words, so that few of them find every line that a reader or an explanation knows.
 TELLING = (
-    "avail mem", "KV Cache", "KV cache", "KV pool", "sliding window memory", "max_total_num_tokens=", "max_total_tokens=", "install_canary",
-    "attach_canary", "kv-canary:", "server_args=", "Mamba Cache", "mamba state", "CUDA graph", "Capture cuda", "Capturing batches", "Tree cache",
-    "Post-capture", "pool sizes", "Memory profiling", "memory calculation", "mem usage", "hierarchical KV", "Input length", "runs out of memory",
-    "out of memory", "Pool Mem Leak", "already freed", "ready to roll", "OutOfMemoryError", "Not enough memory", "leave no GPU memory",
-    "no attacher", "GPU blocks", "cuda blocks", "Maximum concurrency", "Model loading took", "model weights", "total_gpu_memory", "LLM engine",
-    "Graph capturing", "max seq len", "ree memory", "ValueError: ", "NotImplementedError: ", "AssertionError: ",
+    "avail", "KV ", "max_total", "install_canary", "attach_canary", "kv-canary:", "server_args=", "emory", "amba ", "aptur", "Tree cache",
+    "pool sizes", "mem usage", "Input length", "Error: ", "ready to roll", "blocks:", "concurrency for", " took ", "LLM engine", "Leak Detected",
 )  # fmt: skip
 
 
@@ -46,7 +49,7 @@ class Record:
     """One message.
 
     text has broken lines glued, spaced has them joined by blanks. rank is what the server's prefix says, '' for a prefix without ranks, None
-    without a prefix. process is vLLM's '(EngineCore_DP0 pid=311)'. cut: the text ends inside this record.
+    without a prefix. process is vLLM's '(EngineCore_DP0 pid=311)'. cut: the text ends inside a number of this record.
     """
 
     text: str
@@ -89,12 +92,13 @@ def read_records(text: str) -> Iterator[Record]:
                 yield _close(record)
             open_record = _Open([line.text], number, rank, process, line.source, line.partial)
     if open_record is not None:
-        # A number that a text without a last line end stops in may go on in the original.
+        # A text without a last line end may stop inside a number.
         yield _close(open_record, cut=not text.endswith(("\n", "\r")) and number == text.count("\n") + 1)
 
 
 def _close(record: _Open, *, cut: bool = False) -> Record:
     glued, spaced = "".join(record.lines), " ".join(record.lines)
+    cut = cut and _NEVER_LAST.search(glued[-80:]) is not None and (record.rank is not None or "=" in glued[:-40])
     if cut:
         glued, spaced = (re.sub(r"-?[\d.,_]*\d$", "", joined) for joined in (glued, spaced))
     return Record(text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, cut=cut)
@@ -121,7 +125,7 @@ def _telling_spans(text: str) -> list[tuple[int, int]]:
     for word in TELLING:
         at = text.find(word)
         found = 0
-        while at >= 0 and found < _CANDIDATES // 10:
+        while at >= 0 and found < _MOST_OF_A_KIND:
             starts.add(text.rfind("\n", 0, at) + 1)
             found += 1
             line_end = text.find("\n", at)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _LONG_DASHES = "\u2014\u2015"
-_ODD_DASH_WORD = re.compile(rf"(?<!\S)(?:[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*)(?=([A-Za-z0-9.]))([A-Za-z][\w-]*)?")
+_DASH_WORD = re.compile(rf"(?<!\S)([-{_DASHES}]{{1,4}})(?=[A-Za-z0-9.])([A-Za-z][\w-]*)?")
 _QUOTES = str.maketrans(
     {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u201f": '"', "\u2018": "'", "\u201a": "'", "\u00ab": '"', "\u00bb": '"'}
 )
@@ -21,7 +21,7 @@ _TYPOGRAPHY = re.compile("[\u201c-\u201f\u2018-\u201a\u00ab\u00bb\u2010-\u2015\u
 _FOREIGN_CONTINUATION = re.compile(r"(?m)(?<=[ \t])[`^][ \t]*\r?$")
 _QUOTE_MARK = re.compile(r"(?m)^> ?")
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
-_SPAN = re.compile(r"(`+)([^`\n]+)\1")
+_SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]{1,2000})\1(?!`)")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 _LABEL = re.compile(r"^[\s*_]*(?:[\w /-]{1,30})?[\s*_]*[:=][\s*_]*$|^[\s*_,;&+]*(?:and|plus|with)?[\s*_,;&+]*$", re.IGNORECASE)
 
@@ -50,12 +50,13 @@ def straighten(text: str) -> tuple[str, bool]:
         return text, False
     plain = text.translate(_BLANKS).translate(_QUOTES)
     plain = _CLOSING_APOSTROPHE.sub("'", plain)
-    return _ODD_DASH_WORD.sub(_dashes, plain), bool(re.search("[\u201c-\u201f\u2018-\u201a\u2010-\u2015\u2212]", text))
+    return _DASH_WORD.sub(_dashes, plain), bool(re.search("[\u201c-\u201f\u2018-\u201a\u2010-\u2015\u2212]", text))
 
 
 def _dashes(match: re.Match[str]) -> str:
-    dashes = match[0][: len(match[0]) - len(match[2] or "")]
-    word = match[2] or ""
+    dashes, word = match[1], match[2] or ""
+    if not any(char in _DASHES for char in dashes):
+        return match[0]
     if not word:
         return "-"  # A number follows: the minus sign of -1.
     long_form = len(word) > 1 or len(dashes) > 1 or any(char in _LONG_DASHES for char in dashes)

@@ -16,12 +16,14 @@ from kvcanary.importers.repr_text import read_call, read_dict
 from kvcanary.importers.secrets import is_secret
 
 NO_RANK = "(none)"
-_F = r"-?\d+(?:\.\d+)?"
+# Bounded, so that no run of digits makes a number that the interpreter refuses.
+_F = r"-?\d{1,15}(?![\d])(?:\.\d{1,15})?"
+_N = r"-?\d{1,15}(?!\d)"
 _ALLOCATED = re.compile(
-    rf"KV [Cc]ache (?P<what>is allocated|VA upper bound|allocated)\.? (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>-?\d+)"
+    rf"KV [Cc]ache (?P<what>is allocated|VA upper bound|allocated)\.? (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>{_N})"
     rf"(?:, K size: +(?P<k>{_F}) ?GB, V size: +(?P<v>{_F}) ?GB|, KV size: +(?P<kv>{_F}) ?GB)?"
 )
-_SIZING = re.compile(r"available_bytes=(-?\d+).{0,40}?cell_size=(\d+), page_size=(\d+) -> max_total_num_tokens=(-?\d+)")
+_SIZING = re.compile(rf"available_bytes=({_N}).{0, 40}?cell_size=({_N}), page_size=({_N}) -> max_total_num_tokens=({_N})")
 _READY = re.compile(r"(?:^|\] )max_total_num_tokens=(?=-?\d)")
 _PAIR = re.compile(rf"(\w+)=({_F})(?= ?GB|,|\s|$|\))")
 _AVAIL = re.compile(rf"avail mem=({_F}) ?GB")
@@ -31,27 +33,27 @@ _CAPTURE = re.compile(
     r"Capture (?:(?P<runner>target decode|target verify|decode) CUDA graph|cuda graph) (?P<step>begin|end|bs)", re.IGNORECASE
 )
 _TREE = re.compile(r"Tree cache initialized:.*?\bimpl=(\w+)")
-_SWA_POOL = re.compile(rf"SWAKVPool mem usage: ({_F}) ?GB, swa size: (\d+), full size: (\d+)")
-_SWA_TOKENS = re.compile(r"full_layer_tokens=(-?\d+), swa_layer_tokens=(-?\d+)")
-_MAMBA = re.compile(rf"max_mamba_cache_size: (\d+), conv_state size: ({_F}) ?GB, ssm_state size: ({_F}) ?GB")
+_SWA_POOL = re.compile(rf"SWAKVPool mem usage: ({_F}) ?GB, swa size: ({_N}), full size: ({_N})")
+_SWA_TOKENS = re.compile(rf"full_layer_tokens=({_N}), swa_layer_tokens=({_N})")
+_MAMBA = re.compile(rf"max_mamba_cache_size: ({_N}), conv_state size: ({_F}) ?GB, ssm_state size: ({_F}) ?GB")
 _MAMBA_CAP = re.compile(
-    r"max_running_requests is capped to (\d+) by the mamba state cache\s*\(max_mamba_cache_size=(\d+), (\d+) state slots"
+    rf"max_running_requests is capped to ({_N}) by the mamba state cache\s*\(max_mamba_cache_size=({_N}), ({_N}) state slots"
 )
 _PROFILE = re.compile(rf"available_gpu_memory=({_F}) ?GB, total_gpu_memory=({_F}) ?GB, mem_fraction_static=({_F}), rest_memory=({_F}) ?GB")
-_DSV4 = re.compile(rf"bytes_per_full_token=({_F}), available_bytes=({_F}) ?GB, full_token=(-?\d+)")
-_DSV4_POOLS = re.compile(r"DSV4 pool sizes: full=(\d+), swa=(\d+)")
-_POST_TOKENS = re.compile(rf"Post-capture KV sizing: max_total_num_tokens=(-?\d+), free memory=({_F}) ?GB")
-_POST_REQUESTS = re.compile(r"Post-capture KV sizing: max_running_requests (\d+) -> (\d+)")
+_DSV4 = re.compile(rf"bytes_per_full_token=({_F}), available_bytes=({_F}) ?GB, full_token=({_N})")
+_DSV4_POOLS = re.compile(rf"DSV4 pool sizes: full=({_N}), swa=({_N})")
+_POST_TOKENS = re.compile(rf"Post-capture KV sizing: max_total_num_tokens=({_N}), free memory=({_F}) ?GB")
+_POST_REQUESTS = re.compile(rf"Post-capture KV sizing: max_running_requests ({_N}) -> ({_N})")
 _POST_WORKSPACE = re.compile(rf"KV-canary per-forward workspace ({_F}) ?GB")
-_LARGER = re.compile(r"max_total_tokens=(-?\d+) is larger than the profiled value (-?\d+)")
-_REDUCED = re.compile(r"max_running_requests was reduced from the requested (\d+) to (\d+)")
-_DECODE = re.compile(rf"Decode batch[,.] #running-req: (\d+), #token: (\d+), token usage: ({_F})")
-_QUEUE = re.compile(r"#queue-req: (\d+)")
+_LARGER = re.compile(rf"max_total_tokens=({_N}) is larger than the profiled value ({_N})")
+_REDUCED = re.compile(rf"max_running_requests was reduced from the requested ({_N}) to ({_N})")
+_DECODE = re.compile(rf"Decode batch[,.] #running-req: ({_N}), #token: ({_N}), token usage: ({_F})")
+_QUEUE = re.compile(rf"#queue-req: ({_N})")
 _HOST_TIER = re.compile(rf"Allocating ({_F}) ?GB host memory for hierarchical KV cache")
 _POOL_DUMP = re.compile(
-    r"max_total_num_tokens=(\d+), (?:self\.)?available_size=(\d+), (?:self\.)?evictable_size=(\d+), (?:self\.)?protected_size=(\d+)"
+    rf"max_total_num_tokens=({_N}), (?:self\.)?available_size=({_N}), (?:self\.)?evictable_size=({_N}), (?:self\.)?protected_size=({_N})"
 )
-_NUM_TOKENS = re.compile(r"num_tokens_per_req=(\d+)")
+_NUM_TOKENS = re.compile(rf"num_tokens_per_req=({_N})")
 
 # Names that a log without the line has as null: what a start-up log usually states.
 _CORE = (
@@ -89,6 +91,7 @@ class _Reader:
         self.offsets: list[int] = []
         self.draft_ranks: set[str] = set()
         self.fired_up = False
+        self.printed = ""
         self.rank, self.line = NO_RANK, 0
 
     def read(self, record: Record) -> None:
@@ -117,14 +120,11 @@ class _Reader:
             self.lines.setdefault(name, self.line)
 
     def _server_args(self, text: str) -> bool:
+        """Keep the last printed arguments; they are long, and a log of many starts has many."""
         at = text.index("server_args=") + len("server_args=")
-        if text.startswith("{", at):
-            fields = read_dict(text, at)
-        elif text.startswith("ServerArgs(", at):
-            fields = read_call(text, at + len("ServerArgs("))
-        else:
+        if not text.startswith(("{", "ServerArgs("), at):
             return False
-        self.once["server_args"] = server_args_view(fields)
+        self.printed = text[at:]
         self.lines["server_args"] = self.line
         return True
 
@@ -286,8 +286,9 @@ class _Reader:
             self.ranks.discard(NO_RANK)
         if self.ranks:
             out["ranks"] = sorted(self.ranks, key=rank_key)
-        if "server_args" in self.once:
-            out["server_args"] = self.once.pop("server_args")
+        if self.printed:
+            fields = read_dict(self.printed, 0) if self.printed[0] == "{" else read_call(self.printed, len("ServerArgs("))
+            out["server_args"] = server_args_view(fields)
         self._ready_values(out)
         self._pools(out)
         for name, by_rank in self.per_rank.items():

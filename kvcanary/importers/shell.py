@@ -91,6 +91,7 @@ class _Lexer:
         self.word: RawWord | None = None
         self.nested = 0
         self.drop_next = False
+        self.parentheses = 0
         self.arrays: list[tuple[list[RawWord], RawWord]] = []
 
     def run(self) -> ShellText:
@@ -134,6 +135,7 @@ class _Lexer:
 
     def _end_word(self) -> None:
         word, self.word = self.word, None
+        self.parentheses = 0
         if word is None:
             return
         if self.drop_next:
@@ -175,7 +177,7 @@ class _Lexer:
     def _stray(self) -> bool:
         """A quote behind a word's letters and before a blank that has no partner: left over from the text around the command."""
         following = self.text[self.at + 1 : self.at + 2]
-        return self.word is not None and not self.word.text.endswith("=") and (not following or following.isspace())
+        return self.word is not None and not self.text.endswith("=", 0, self.at) and (not following or following.isspace())
 
     def _apostrophe(self, end: int) -> bool:
         """The mark of "can't" in a sentence around the command: between letters, and no partner on its line."""
@@ -250,8 +252,9 @@ class _Lexer:
         elif char == ")":
             if self.arrays:
                 self._close_array()
-            elif self.word is not None and self.word.text.count("(") > self.word.text.count(")"):
+            elif self.word is not None and self.parentheses > 0:
                 self._add(Part(char), self.at)
+                self.parentheses -= 1
             else:
                 self._end_word()
             self.at += 1
@@ -261,12 +264,13 @@ class _Lexer:
 
     def _open(self, char: str) -> None:
         word = self.word
-        if word is not None and _ASSIGNMENT.fullmatch(word.text):
+        if word is not None and len(word.parts) <= 2 and _ASSIGNMENT.fullmatch(word.text):
             word.items = []
             self.arrays.append((self.words, word))
             self.words, self.word = [], None
         elif word is not None:
             self._add(Part(char), self.at)
+            self.parentheses += 1
         self.at += 1
 
     def _close_array(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from kvcanary.importers.log_records import Record
 
-_F = r"-?\d+(?:\.\d+)?"
-_COUNT = r"\d+(?:,\d{3})*"
+_F = r"-?\d{1,15}(?!\d)(?:\.\d{1,15})?"
+_COUNT = r"\d{1,15}(?!\d)(?:,\d{3}){0,5}"
 _CONFIG = re.compile(r"LLM engine \(v?[\w.+]+\) with config: ")
 _CONFIG_PAIR = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^\s,()]+)(?=[,)\s]|$)")
 _CONFIG_NAMES = {

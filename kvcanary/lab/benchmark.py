@@ -7,24 +7,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from kvcanary import layout
 from kvcanary.errors import KvCanaryError
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.gate import compare_flags, run_gate
 from kvcanary.lab.measure import KvPool, measure_point
-from kvcanary.lab.planted import PlantedFault, expected_flags, kinds_that_fit, plant
+from kvcanary.lab.planted import expected_flags, kinds_that_fit, plant
+from kvcanary.lab.pool_map import coverage, write_map
 from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunState, Verdict
 from kvcanary.lab.scene import Scene
-from kvcanary.lab.tables import record_columns, write_points, write_slots
+from kvcanary.lab.tables import write_points
 from kvcanary.lab.usable_memory import free_bytes
 from kvcanary.lab.workloads import plan_benchmark
-from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
-
-MAP_BYTES_LIMIT = 200 << 20
 
 
 class StopRequested(KvCanaryError):
@@ -108,93 +103,25 @@ def _warm_up(backend: Backend, spec: BenchmarkSpec) -> None:
 def _final_sweep(folder: RunFolder, backend: Backend, spec: BenchmarkSpec, scene: Scene, checks: int) -> None:
     """Fill the pool, plant faults when asked, sweep once, and judge: all expected slots reported and no other."""
     scene.stamp_everything(backend)
-    sound = scene.fields.cpu().numpy().copy()
     faults = plant(scene, kinds_that_fit(scene), spec.seed) if spec.faults else []
     scene.sweep(backend)
     detail, ok = compare_flags(scene, expected_flags(faults))
-    coverage = _coverage(scene)
-    _write_map(folder, scene, sound, faults)
-    seen = sum(bool(fault.expected) for fault in faults)
+    seen = coverage(scene, faults)
+    write_map(folder, scene, faults)
+    in_reach = len(faults) - seen["faults_out_of_reach"]
     planted = (
-        f"{seen} of {len(faults)} planted faults are in reach and were reported at the expected slots" if faults else "no faults planted"
+        f"{in_reach} of {len(faults)} planted faults are in reach and were reported at the expected slots"
+        if faults
+        else "no faults planted, and none reported"
     )
-    head = "Pass" if ok else "Fail"
     sentence = (
-        f"{head}: the gate held ({checks} checks); {planted if ok else detail}; {format_count(coverage['verified'])} slots verified, "
-        f"{format_count(coverage['free'])} free, {coverage['ring_kept']} violation rows kept and {coverage['ring_dropped']} dropped."
+        f"{'Pass' if ok else 'Fail'}: the gate held ({checks} checks); {planted if ok else detail}; "
+        f"{format_count(seen['verified'])} slots verified, {format_count(seen['free'])} free, "
+        f"{seen['ring_kept']} violation rows kept and {seen['ring_dropped']} dropped."
     )
     folder.update_record(
-        verdict=Verdict.PASS if ok else Verdict.FAIL, sentence=sentence, coverage=coverage, faults=tuple(asdict(fault) for fault in faults)
+        verdict=Verdict.PASS if ok else Verdict.FAIL, sentence=sentence, coverage=seen, faults=tuple(asdict(fault) for fault in faults)
     )
-
-
-def _coverage(scene: Scene) -> dict[str, int]:
-    return {
-        **scene.coverage.to_dict(),
-        "slots": scene.shape.num_slots,
-        "free": scene.shape.num_slots - scene.shape.used - scene.shape.first_slot,
-        "reserved": scene.shape.first_slot,
-        "launches": int(scene.counters.kernel_runs.sum().item()),
-        "ring_kept": len(scene.ring.kept()),
-        "ring_dropped": scene.ring.dropped(),
-    }
-
-
-def _write_map(folder: RunFolder, scene: Scene, sound: np.ndarray, faults: list[PlantedFault]) -> None:
-    """Status of every slot, the records where they are not too large, and a card for each slot with something to say."""
-    assert scene.coverage.slot_flags is not None, "a scene always has slot flags"
-    flags, slots = scene.coverage.slot_flags.cpu().numpy(), scene.slots.cpu().numpy()
-    status = np.full(scene.shape.num_slots, SlotStatus.FREE, dtype=np.uint8)
-    status[: scene.shape.first_slot] = SlotStatus.RESERVED
-    status[slots] = SlotStatus.CLEAN
-    planted = {fault.slot: fault for fault in faults}
-    status[list(planted)] = SlotStatus.INJECTED
-    status[flags > 0] = SlotStatus.CORRUPTED
-    chain_index = np.full(scene.shape.num_slots, -1, dtype=np.int64)
-    chain_index[slots] = np.arange(len(slots))
-    columns = {"status": status, "flags": flags, "chain_index": chain_index}
-    fields = scene.fields.cpu().numpy()
-    if fields.nbytes <= MAP_BYTES_LIMIT:
-        columns |= record_columns(fields)
-    write_slots(folder.slots_file, columns, length=scene.shape.length)
-    marked = sorted({*planted, *np.flatnonzero(flags).tolist()})
-    folder.write_cards([_card(scene, slot, fields, sound, flags, chain_index, slots, planted.get(slot)) for slot in marked])
-
-
-def _card(
-    scene: Scene, slot: int, fields: np.ndarray, sound: np.ndarray, flags: np.ndarray, chain_index: np.ndarray, slots: np.ndarray,
-    fault: PlantedFault | None,
-) -> dict[str, Any]:  # fmt: skip
-    """What is stored, what verify expects there now, whose it is and who comes before and after.
-
-    The expected prev_hash follows from the predecessor's record as it is, so an echo shows against its cause.
-    """
-    index, length = int(chain_index[slot]), scene.shape.length
-    position = index % length
-    predecessor = int(slots[index - 1]) if position else layout.CHAIN_HEAD
-    expected_hash = layout.CHAIN_START
-    if position:
-        token, place, prev_hash, _ = (int(value) for value in fields[predecessor])
-        expected_hash = layout.mix3(layout.to_unsigned(prev_hash), token, place)
-    return {
-        "slot": slot,
-        "request": index // length + 1,
-        "position": position,
-        "stored": fields[slot].tolist(),
-        "expected": [int(sound[slot, 0]), position, layout.to_signed(expected_hash), _real_hash_now(scene, slot)],
-        "predecessor": predecessor,
-        "successor": int(slots[index + 1]) if position + 1 < length else -1,
-        "reasons": layout.reason_labels(int(flags[slot])),
-        "fault": None if fault is None else asdict(fault),
-    }
-
-
-def _real_hash_now(scene: Scene, slot: int) -> int:
-    """The real-KV hash of the bytes as they are, signed; 0 when nothing is hashed."""
-    if scene.kv is None:
-        return 0
-    read = scene.sources[0].read_bytes
-    return layout.to_signed(layout.combine_sources([layout.fold_bytes(bytes(scene.kv[slot, :read].tolist()))]))
 
 
 def finish(folder: RunFolder, state: RunState, error: str = "") -> None:

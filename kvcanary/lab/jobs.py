@@ -35,6 +35,8 @@ NOT_MINE = 3
 _TICK_S = 0.3
 # A worker writes its record within milliseconds of its claim; a claim without one for so long belongs to a worker that died between.
 _CLAIM_GRACE_S = 10.0
+# A worker looks for a stop between two timed calls, of which the longest take seconds.
+_STOP_GRACE_S = 20.0
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]+(?:-[0-9]+)?")
 
 _Action = Callable[[RunRecord], None]
@@ -96,7 +98,7 @@ class JobManager:
         return record.id
 
     def stop(self, run_id: str) -> None:
-        """Ask a job to stop; what it has measured is kept. JobError when it is over already."""
+        """Ask a job to stop; what it has measured is kept. One that does not react is ended. JobError when it is over already."""
         folder = self.folder(run_id)
         record = folder.read_record()
         if not record.state.active:
@@ -209,6 +211,8 @@ class JobManager:
     def _notice_end(self, record: RunRecord) -> None:
         worker = self._workers.get(record.id)
         code = None if worker is None else worker.poll()
+        if record.state is RunState.RUNNING and _age_s(self.folder(record.id).stop_file) > _STOP_GRACE_S:
+            self.kill(record.id)
         if worker is not None:
             if code is None:
                 return
@@ -290,6 +294,8 @@ def _alive(record: RunRecord) -> bool:
 
 
 def _mark_interrupted(folder: RunFolder, cause: str) -> None:
+    if _age_s(folder.stop_file) > _STOP_GRACE_S:
+        cause = "its worker did not react to the request to stop and was ended"
     try:
         points = len(folder.read_points())
     except StoreError as error:

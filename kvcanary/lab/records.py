@@ -19,6 +19,8 @@ from typing import Any, Self
 from kvcanary.errors import StoreError
 
 RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 1
+# How an uncaught exception and a fatal signal announce themselves in a worker's log.
+_ERROR_STARTS = ("Traceback (most recent call last)", "Fatal Python error")
 
 
 class RunState(StrEnum):
@@ -313,12 +315,14 @@ class RunFolder:
             raise StoreError(f"cards of run {self.path.name} cannot be read: {error}") from error
         return cards
 
-    def last_words(self, limit: int = 2000) -> str:
-        """The end of what the worker printed."""
+    def last_words(self, limit: int = 4000) -> str:
+        """The end of what the worker printed, from its last error on; of a long one the beginning and the end."""
         try:
-            return self.log_file.read_text(encoding="utf-8", errors="replace")[-limit:].strip()
+            text = self.log_file.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+        text = text[max(0, *(text.rfind(start) for start in _ERROR_STARTS)) :].strip()
+        return text if len(text) <= limit else f"{text[: limit // 2]}\n[...]\n{text[-limit // 2 :]}"
 
 
 def _write_atomically(path: Path, document: Any) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from kvcanary.errors import ConfigError, JobError, StoreError
+from kvcanary.lab import jobs
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.runs import Runs, point_rows, points_csv
@@ -66,12 +67,6 @@ def test_a_run_from_start_to_stored_result(manager: JobManager, tmp_path: Path) 
     assert runs.all() == []
 
 
-def test_the_same_seed_gives_the_same_faults(manager: JobManager) -> None:
-    first, second, other = manager.start(QUICK), manager.start(QUICK), manager.start(replace(QUICK, seed=2))
-    faults = [manager.wait(run_id, WAIT_S).faults for run_id in (first, second, other)]
-    assert faults[0] == faults[1] != faults[2]
-
-
 def test_one_job_per_device_and_the_others_queue_with_their_place(manager: JobManager) -> None:
     first, second, third = (manager.start(LONG) for _ in range(3))
     assert [manager.status(run_id).place for run_id in (first, second, third)] == [0, 1, 2]
@@ -104,6 +99,19 @@ def test_a_killed_worker_is_noticed_and_what_it_measured_is_kept(manager: JobMan
     assert (record.state, record.verdict) == (RunState.INTERRUPTED, Verdict.PARTIAL)
     assert "SIGKILL" in record.sentence
     assert manager.folder(run_id).read_points()
+
+
+def test_a_worker_that_does_not_react_to_stop_is_ended(manager: JobManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_STOP_GRACE_S", 0.5)
+    run_id = manager.start(LONG)
+    wait_for(lambda: manager.status(run_id).record.pid)
+    pid = manager.status(run_id).record.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    manager.stop(run_id)
+    record = manager.wait(run_id, WAIT_S)
+    assert record.state is RunState.INTERRUPTED
+    assert "did not react to the request to stop" in record.sentence
 
 
 def test_a_crash_shows_the_last_words(manager: JobManager) -> None:
