@@ -155,11 +155,12 @@ configs = st.fixed_dictionaries(
 def test_the_settings_lead_to_the_bytes_of_the_file(extra: dict[str, Any], tp_size: int, kv_dtype: str) -> None:
     reading = read_hf_config({**PLAIN, **extra}, kv_dtype=kv_dtype, tp_size=tp_size)
     exact = reading.geometry.rank(Split(attn_tp_size=tp_size))
-    through = geometry_from_settings(Settings().replace(**values(reading), tp_size=tp_size)).rank(Split(attn_tp_size=tp_size))
     if not isinstance(exact, RankKv):
         return
+    # A model without any KV has no plan to compare; the settings refuse a token of 0 bytes.
     if exact.bytes_per_token == 0 or any(unknown.field == "kv_bytes_per_token" for unknown in reading.unknowns):
         return
+    through = geometry_from_settings(Settings().replace(**values(reading), tp_size=tp_size)).rank(Split(attn_tp_size=tp_size))
     assert isinstance(through, RankKv)
     assert through.bytes_per_token == exact.bytes_per_token or "kv_bytes_per_token" in reading.fields
     if reading.geometry.window_pool is not None:
