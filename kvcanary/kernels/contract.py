@@ -17,6 +17,8 @@ from kvcanary.kernels.types import Launch, PlanInputs, StampInputs, VerifyPlan, 
 
 Dim = str | int
 
+_MAX_SLOTS = 1 << 31
+
 
 class TensorRule(NamedTuple):
     """One tensor of an op: its name `owner.field`, its dtype, and its dimensions by name or exact size."""
@@ -241,6 +243,8 @@ def _require_launch(launch: Launch, sizes: dict[str, int]) -> None:
         )
     if stride % 8 or launch.buffer.data_ptr() % 8:
         raise ContractError(f"kv-canary: launch.buffer must consist of aligned int64 fields, got a slot stride of {stride} bytes")
+    if num_slots > _MAX_SLOTS:
+        raise ContractError(f"kv-canary: launch.buffer must have at most {_MAX_SLOTS} slots, which int32 tables can name, got {num_slots}")
     if not 0 <= launch.tag < layout.NUM_TAGS:
         raise ContractError(f"kv-canary: launch.tag must be a LaunchTag in [0, {layout.NUM_TAGS}), got {launch.tag}")
     if len(launch.sources) > layout.MAX_REAL_KV_SOURCES:

@@ -16,13 +16,15 @@ SOURCE_FIELDS = ("address", "row_stride", "page_size", "page_shift", "num_bytes_
 """Columns of the int64 table that describes the hashed sources; page_shift is -1 unless page_size is a power of two."""
 _ADDRESS, _ROW_STRIDE, _PAGE_SIZE, _PAGE_SHIFT, _TOKEN_BYTES, _NUM_WORDS = range(len(SOURCE_FIELDS))
 
+LOW_32_BITS = np.int64(0xFFFFFFFF)
+"""Masks a slot or a stride: both fit, since req_to_token holds int32 slots and rows are narrower than 4 GiB."""
+
 FOLD_LANES = 8
 """Rows folded side by side; enough to hide the latency of two multiplications."""
 
 _M1, _M2 = np.uint64(layout.MIX_MULTIPLIER_1), np.uint64(layout.MIX_MULTIPLIER_2)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = (np.uint64(bits) for bits in layout.MIX_SHIFTS)
 _U64 = np.uint64
-_LOW_32_BITS = np.int64(0xFFFFFFFF)
 
 
 @compiled
@@ -66,20 +68,28 @@ def prefetch_rows(sources, slots, begin, end):
 
 
 @compiled
-def folds_two_words(sources, num_slots):
+def folds_two_words(sources):
     """Whether this is the everyday case, PARTIAL mode with one source of a power-of-two page, that fold_two_words can do."""
-    small = num_slots <= _LOW_32_BITS and sources.shape[0] == 1 and sources[0, _ROW_STRIDE] <= _LOW_32_BITS
-    return small and sources[0, _NUM_WORDS] == 2 and sources[0, _PAGE_SHIFT] >= 0
+    if sources.shape[0] != 1 or sources[0, _ROW_STRIDE] > LOW_32_BITS:
+        return False
+    return sources[0, _NUM_WORDS] == 2 and sources[0, _PAGE_SHIFT] >= 0
+
+
+@compiled
+def two_word_source(sources):
+    """What fold_two_words needs to know, read once before its loop."""
+    return sources[0, _ADDRESS], sources[0, _ROW_STRIDE], sources[0, _PAGE_SHIFT], sources[0, _PAGE_SIZE] - 1, sources[0, _TOKEN_BYTES]
 
 
 @compiled
 def fold_two_words(source, slot):
-    """real_kv_hash of a slot from the first two words of one source; free of branches and stores, so that a loop over it vectorises.
+    """real_kv_hash of a slot from a two_word_source; free of branches and stores, so that a loop over it vectorises.
 
     The masks tell the compiler that 32-bit multiplications do, which are three times as fast in a vector.
     """
-    row = source[_ADDRESS] + ((slot >> source[_PAGE_SHIFT]) & _LOW_32_BITS) * (source[_ROW_STRIDE] & _LOW_32_BITS)
-    row += (slot & (source[_PAGE_SIZE] - 1) & _LOW_32_BITS) * (source[_TOKEN_BYTES] & _LOW_32_BITS)
+    address, row_stride, page_shift, page_mask, token_bytes = source
+    row = address + ((slot >> page_shift) & LOW_32_BITS) * (row_stride & LOW_32_BITS)
+    row += (slot & page_mask & LOW_32_BITS) * (token_bytes & LOW_32_BITS)
     return splitmix64(splitmix64(splitmix64(load(row)) ^ load(row + 8)))
 
 

@@ -22,6 +22,7 @@ from kvcanary.kernels.numba_ops.hashing import (
     prefetch_rows,
     real_kv_hash,
     real_kv_hashes,
+    two_word_source,
 )
 from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch_for_write, store
 from kvcanary.kernels.numba_ops.report import report
@@ -36,6 +37,7 @@ BLOCK = 64
 
 _BAD_TOKEN, _BAD_POSITION = int(FailReason.WRITE_TOKEN), int(FailReason.WRITE_POSITION)
 _PADDING = layout.PADDING_SLOT
+_NO_SOURCE = (np.int64(0),) * 5
 _U64 = np.uint64
 
 
@@ -125,9 +127,10 @@ def stamp_in_order(
 
 
 @compiled
-def stamp_lanes(buffer, stride, num_slots, offsets, seeds, tokens, positions, slots, sources, first, last):
+def stamp_lanes(buffer, stride, offsets, seeds, tokens, positions, slots, sources, first, last):
     """Stamp requests [first, last), LANES of them at a time; sources may be empty, for real hashes that are 0 or come later."""
-    two_words = folds_two_words(sources, num_slots)
+    two_words = folds_two_words(sources)
+    source = two_word_source(sources) if two_words else _NO_SOURCE
     real, folded = np.zeros(STEPS, np.uint64), np.zeros(STEPS, np.uint64)
     addresses = np.zeros(STEPS, np.int64)
     current, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
@@ -149,7 +152,7 @@ def stamp_lanes(buffer, stride, num_slots, offsets, seeds, tokens, positions, sl
         for lane in range(_U64(live)):
             if two_words:
                 for step in range(_U64(steps)):
-                    real[step] = fold_two_words(sources[0], slots[_U64(current[lane]) + step])
+                    real[step] = fold_two_words(source, slots[_U64(current[lane]) + step])
             elif sources.shape[0]:
                 real_kv_hashes(sources, slots, current[lane], steps, addresses, folded, real)
             _store_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch, real)
