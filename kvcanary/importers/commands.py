@@ -91,6 +91,9 @@ class _Shell:
             self.found.findings.append(note(rule, message, why, severity=severity))
 
     def _statement(self, statement: Statement) -> None:
+        if services := self._service_environment(statement.words):
+            self.exports.update(services)
+            return
         if self.variables.assign(statement):
             exported = {name: word.text for name, word in self.variables.exported.items() if _ENV_NAMES.fullmatch(name)}
             self.exports.update(exported)
@@ -99,7 +102,6 @@ class _Shell:
         words = [word for raw in statement.words for word in self._expanded(raw)]
         if not words:
             return
-        self.exports.update(self._service_environment(statement.words))
         start = find_program(words)
         if start is not None:
             self._launch(statement, words, start)
@@ -248,13 +250,15 @@ def _container(mapping: yaml_text.Mapping, found: Found) -> None:
         if isinstance(part, yaml_text.Sequence):
             words += [word for item in part.items if isinstance(item, yaml_text.Scalar) for word in _item(item, env)]
         elif isinstance(part, yaml_text.Scalar):
-            shell = in_shell(part.text, part.line)
-            programs = [command for command in shell.commands if command.has_program]
-            if programs:
-                _take(found, programs, {**env, **shell.env}, shell.findings)
-                continue
             statements = read_shell(part.text, part.line).statements
-            words += [word for statement in statements for raw in statement.words for word in expand(raw, Variables())]
+            if len(statements) > 1:
+                shell = in_shell(part.text, part.line)
+                _take(found, [command for command in shell.commands if command.has_program], {**env, **shell.env}, shell.findings)
+                continue
+            # One command line, perhaps the first half of it: an entry point before its arguments.
+            for statement in statements:
+                env.update(_prefix_environment(statement.words, Variables()))
+                words += [word for raw in statement.words for word in expand(raw, Variables())]
     if words and any(PROGRAM.search(word.text) or word.text.startswith("--") for word in words):
         _container_words(words, env, image_name, found)
 
@@ -372,7 +376,10 @@ def in_python(text: str, first_line: int = 1) -> Found:
     targets: dict[str, RawCommand] = {}
     for entry in source.lists:
         start = find_program(entry.words)
-        command = targets.get(entry.target) or (found.commands[-1] if found.commands else None) if entry.adds else None
+        last = found.commands[-1] if found.commands else None
+        command = (targets.get(entry.target) or last) if entry.adds else None
+        if last is not None and last.has_program and not last.words and start is None:
+            command = last  # ENTRYPOINT [program] and CMD [flags] of an image are one command.
         if command is None:
             engine = start[0] if start else guess_engine(entry.words)
             command = RawCommand(engine, [], entry.line, has_program=start is not None)

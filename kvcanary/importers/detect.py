@@ -19,7 +19,7 @@ from kvcanary.importers.launch_command import CommandReading, read_commands
 from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
 from kvcanary.importers.result import Command, Conflict, ErrorExplanation, FieldValue, ImportKind, ImportResult, Rank, UnknownFlag
 from kvcanary.importers.secrets import redact
-from kvcanary.importers.server_log import read_server_log
+from kvcanary.importers.server_log import PRINTED_ARGUMENTS, read_server_log
 from kvcanary.importers.vllm_log import read_vllm_log
 from kvcanary.units import format_bytes
 
@@ -29,7 +29,8 @@ _REDACT_CHARS = 4 << 20
 _LOG_LINE = re.compile(
     r"^.{0,120}?(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\n]{0,60}\]|^\[\d\d:\d\d:\d\d[^\]\n]{0,40}\]|server_args=|"
     r"\b(?:INFO|WARNING|ERROR|DEBUG) +\d\d-\d\d \d\d:\d\d:\d\d|\w*(?:Error|Exception): )|^\s*\[[A-Z][A-Z_]*\d+(?: [A-Z_]+\d+)*\] |"
-    r"^Possible solutions|^\s*(?:max_total_num_tokens=|KV Cache is allocated|install_canary|attach_canary)"
+    r"^Possible solutions|^\s*(?:max_total_num_tokens=|KV Cache is allocated|install_canary|attach_canary|"
+    r"\{'model_path': |ServerArgs\(model_path=(?=.*=None))"
 )
 _VLLM_WORDS = re.compile(
     r"vLLM|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|"
@@ -37,7 +38,7 @@ _VLLM_WORDS = re.compile(
 )
 _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 _COMMAND_WORDS = re.compile(
-    r"--?[A-Za-z]|launch_server|sglang serve|vllm|[A-Za-z][\w-]*:\s|\b(?:Engine|ServerArgs|LLM|EngineArgs)\(|SGLANG_KV_CANARY"
+    r"--?[A-Za-z]|launch_server|sglang serve|vllm|[A-Za-z][\w-]{0,60}:\s|\b(?:Engine|ServerArgs|LLM|EngineArgs)\(|SGLANG_KV_CANARY"
 )
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _PROGRAM_WORDS = ("launch_server", "sglang serve", "vllm serve", "vllm.entrypoints")
@@ -159,12 +160,12 @@ def _redacted(record: Record) -> Record:
 
 def _speaks_sglang(records: Sequence[Record]) -> bool:
     return any(
-        "server_args=" in record.text or "max_total_num_tokens=" in record.text or "KV Cache is allocated" in record.text
+        PRINTED_ARGUMENTS.search(record.text) or "max_total_num_tokens=" in record.text or "KV Cache is allocated" in record.text
         for record in records
     )
 
 
-_NO_FACTS = ("ranks", "ready", "running_req", "token", "token_usage", "queue_req", "engine_core", "workers")
+_NO_FACTS = ("ranks", "ready", "running_req", "token", "token_usage", "queue_req", "engine_core", "workers", "error", "errors")
 
 
 def _log_says_something(observed: Mapping[str, Any]) -> bool:

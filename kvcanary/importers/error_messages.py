@@ -18,7 +18,7 @@ from kvcanary.importers.log_records import Record
 from kvcanary.importers.result import ErrorExplanation
 
 Groups = Mapping[str, str]
-_N, _F = r"-?\d{1,15}(?!\d)", r"-?\d{1,15}(?!\d)(?:\.\d{1,15})?"
+_N, _F = r"-?\d+", r"-?\d+(?:\.\d+)?"
 MAX_SHOWN_CHARS = 300
 TELLING = re.compile(
     r"kv-canary|kv_canary|kernel_run_counter|[Oo]ut ?[Oo]f ?[Mm]emory|runs out of memory|Not enough memory|leave no GPU memory|"
@@ -133,7 +133,7 @@ CANARY = (
     ),
     Entry(
         label="canary_plan_batch_limit",
-        pattern=re.compile(r"supports at most bs=(?P<limit>\d{1,15}) reqs per launch, got bs=(?P<got>\d{1,15})"),
+        pattern=re.compile(r"supports at most bs=(?P<limit>\d+) reqs per launch, got bs=(?P<got>\d+)"),
         explanation="The canary's plan kernel takes {limit} requests per launch and got {got}. The limit is built in.",
         causes=("More requests may run on one rank than the kernel takes.",),
         fixes=lambda groups: (fix("max_running_requests", int(groups["limit"])),),
@@ -147,7 +147,7 @@ CANARY = (
     ),
     Entry(
         label="canary_verify_capacity_mismatch",
-        pattern=re.compile(r"kv-canary: launch_canary_plan_kernels verify_capacity=(?P<got>\d{1,15}) does not match"),
+        pattern=re.compile(r"kv-canary: launch_canary_plan_kernels verify_capacity=(?P<got>\d+) does not match"),
         explanation="A plan was launched with a verify capacity of {got} that is not the length of its buffers. It is a fault of the installation.",
         causes=("A patched or mixed installation: the canary's parts come from different releases.",),
     ),
@@ -198,18 +198,14 @@ CANARY = (
     ),
     Entry(
         label="canary_row_bytes",
-        pattern=re.compile(
-            r"kv-canary: (?:RealKvSource\.)?num_bytes_per_token must be a positive multiple of\s*16,? got (?P<got>\d{1,15})"
-        ),
+        pattern=re.compile(r"kv-canary: (?:RealKvSource\.)?num_bytes_per_token must be a positive multiple of\s*16,? got (?P<got>\d+)"),
         explanation="The real-KV hash reads 16 bytes at a time and a row of {got} bytes is no multiple of that.",
         causes=("Few heads per rank with a one-byte KV dtype make a short row.",),
         fixes=lambda groups: (fix("real_data", "none"),),
     ),
     Entry(
         label="canary_health",
-        pattern=re.compile(
-            r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\]]*\]) at step=(?P<step>\d{1,15})"
-        ),
+        pattern=re.compile(r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\]]*\]) at step=(?P<step>\d+)"),
         explanation="The canary's own check found that {tags} had not run since its last look (step {step}) and stopped the server in any mode.",
         causes=(
             "Only sweep tags are named: the sweep interval is above 100, so no sweep fell between two looks.",
@@ -219,9 +215,7 @@ CANARY = (
     ),
     Entry(
         label="canary_verify_overflow",
-        pattern=re.compile(
-            r"per-forward verify skipped this step due to overflow \(total=(?P<total>\d{1,15}), capacity=(?P<capacity>\d{1,15})\)"
-        ),
+        pattern=re.compile(r"per-forward verify skipped this step due to overflow \(total=(?P<total>\d+), capacity=(?P<capacity>\d+)\)"),
         explanation="In {total} steps so far the prefixes to verify were longer than the capacity of {capacity}, so nothing was verified in them.",
         causes=(
             "Many running requests share long prefixes: each counts the shared tokens again, and the sum passed three times the pool.",
@@ -275,8 +269,8 @@ MEMORY = (
     Entry(
         label="swa_pool_too_small",
         pattern=re.compile(
-            r"SWA pool \((?P<tokens>\d{1,15}) tokens\) cannot hold even one request: the prefill admission floor is "
-            r"sliding_window_size \((?P<window>\d{1,15})\) \+\s*page_size \((?P<page>\d{1,15})\)"
+            r"SWA pool \((?P<tokens>\d+) tokens\) cannot hold even one request: the prefill admission floor is "
+            r"sliding_window_size \((?P<window>\d+)\) \+\s*page_size \((?P<page>\d+)\)"
         ),
         explanation="The window pool has {tokens} slots; one request needs the window of {window} and a page of {page}.",
         causes=("The window pool's share is small.", "The whole KV budget is small."),
@@ -284,9 +278,7 @@ MEMORY = (
     ),
     Entry(
         label="input_exceeds_pool",
-        pattern=re.compile(
-            r"Input length \((?P<length>\d{1,15}) tokens\) exceeds the maximum allowed length \((?P<limit>\d{1,15}) tokens\)"
-        ),
+        pattern=re.compile(r"Input length \((?P<length>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
         explanation="A prompt of {length} tokens was turned away: at most {limit} fit. The limit is the smaller of the context and the pool.",
         causes=("The pool is smaller than the context length, so one long prompt does not fit.", "The prompt is longer than the context."),
         fixes=lambda groups: (fix("pool_slot_count", int(groups["length"])),),
@@ -295,7 +287,7 @@ MEMORY = (
     Entry(
         label="alloc_req_slots_oom",
         pattern=re.compile(
-            r"alloc_req_slots runs out of memory\.(?:.{0,120}?available_size\(\)=(?P<available>\d{1,15}), num_reqs=(?P<requests>\d{1,15}))?",
+            r"alloc_req_slots runs out of memory\.(?:.{0,120}?available_size\(\)=(?P<available>\d+), num_reqs=(?P<requests>\d+))?",
             re.DOTALL,
         ),
         explanation="The request table has no free row, although tokens may still be free.",
@@ -310,7 +302,7 @@ MEMORY = (
     Entry(
         label="kv_pool_exhausted",
         pattern=re.compile(
-            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size\.(?:\s*Try to allocate (?P<tokens>\d{1,15}) tokens)?"
+            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size\.(?:\s*Try to allocate (?P<tokens>\d+) tokens)?"
         ),
         explanation="The pool had too few free slots for this {phase} step, also after everything that can be evicted was.",
         causes=(
@@ -321,8 +313,8 @@ MEMORY = (
     Entry(
         label="swa_pool_leak",
         pattern=re.compile(
-            r"SWA Pool Mem Leak Detected!\s*(?:\[\w+\] )?total=(?P<total>\d{1,15}), available=(?P<available>\d{1,15}), evictable=(?P<evictable>\d{1,15}), "  # noqa: E501
-            r"protected=(?P<protected>\d{1,15})(?:, uncached=(?P<uncached>\d{1,15}))?",
+            r"SWA Pool Mem Leak Detected!\s*(?:\[\w+\] )?total=(?P<total>\d+), available=(?P<available>\d+), evictable=(?P<evictable>\d+), "
+            r"protected=(?P<protected>\d+)(?:, uncached=(?P<uncached>\d+))?",
             re.IGNORECASE,
         ),
         explanation="The window pool's books do not close: free, evictable and protected slots do not add up to its {total} slots.",
@@ -340,7 +332,7 @@ MEMORY = (
     ),
     Entry(
         label="committed_kv_already_freed",
-        pattern=re.compile(r"Committed KV cache already freed(?: \((?:self\.)?kv_committed_len=(?P<length>\d{1,15})\))?"),
+        pattern=re.compile(r"Committed KV cache already freed(?: \((?:self\.)?kv_committed_len=(?P<length>\d+)\))?"),
         explanation="A request's KV was given back a second time. Between the two, its slots may have belonged to another request.",
         causes=("An abort or a retraction met the normal end of the request.", "A custom cache or a streaming session frees on its own."),
         values=lambda groups: {"kv_committed_len": int(groups["length"])} if groups.get("length") else {},
@@ -348,8 +340,8 @@ MEMORY = (
     Entry(
         label="kv_memory_insufficient",
         pattern=re.compile(
-            rf"max seq len\s*\((?P<length>\d{1, 15})\),?\s*\(?(?P<needed>{_F}) ?GiB KV cache is needed, which is larger than\s*"
-            rf"the available KV cache memory\s*\((?P<available>{_F}) ?GiB\)(?:.{{0,120}}?model length is (?P<estimate>\d{1, 15}))?",
+            rf"max seq len\s*\((?P<length>\d+)\),?\s*\(?(?P<needed>{_F}) ?GiB KV cache is needed, which is larger than\s*"
+            rf"the available KV cache memory\s*\((?P<available>{_F}) ?GiB\)(?:.{{0,120}}?model length is (?P<estimate>\d+))?",
             re.DOTALL,
         ),
         explanation="One request of {length} tokens needs {needed} GiB of KV, and {available} GiB are left for it.",
@@ -369,7 +361,7 @@ MEMORY = (
     Entry(
         label="max_model_len_exceeds_kv",
         pattern=re.compile(
-            r"max seq len\s*\((?P<length>\d{1,15})\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*\((?P<tokens>\d{1,15})\)"  # noqa: E501
+            r"max seq len\s*\((?P<length>\d+)\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*\((?P<tokens>\d+)\)"
         ),
         explanation="The context of {length} tokens is longer than the {tokens} tokens that the KV cache holds.",
         causes=("The context is longer than the memory allows.", "The share of memory for the engine is small."),
@@ -400,7 +392,7 @@ MEMORY = (
     ),
 )
 
-_NEGATIVE_PROFILE = re.compile(rf"max_total_tokens=(?P<asked>{_N}) is larger than the profiled value (?P<profiled>-\d{1, 15})")
+_NEGATIVE_PROFILE = re.compile(rf"max_total_tokens=(?P<asked>{_N}) is larger than the profiled value (?P<profiled>-\d+)")
 _OOM = re.compile(
     rf"(?:CUDA|HIP|XPU) out of memory\.(?: Tried to allocate (?P<tried>{_F}) ?(?P<tried_unit>[GMK]iB))?"
     rf"(?:.{{0,40}}?total capacity of (?P<total>{_F}) ?(?P<total_unit>[GM]iB))?(?: of which (?P<free>{_F}) ?(?P<free_unit>[GMK]iB|bytes) is free)?"

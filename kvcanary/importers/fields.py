@@ -81,7 +81,7 @@ class FieldSet:
             ordered = sorted(entries, key=lambda entry: RANK_ORDER.index(entry.rank))
             fields[name] = ordered[0]
             distinct = [entry for index, entry in enumerate(ordered) if entry.value not in [earlier.value for earlier in ordered[:index]]]
-            if len(distinct) > 1:
+            if len(distinct) > 1 and name != "model":  # A path and a class name are both right.
                 reason = _reason(name, distinct)
                 conflicts.append(Conflict(name=name, candidates=tuple(distinct), chosen=ordered[0], reason=reason))
         return fields, conflicts

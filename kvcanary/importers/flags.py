@@ -90,6 +90,8 @@ class _Flags:
 
     def _flag(self, word: Word) -> None:
         head, equals, tail = word.text.partition("=")
+        if self.table.engine == "vllm" and (level := re.fullmatch(r"-O(\d)", head)):
+            head, equals, tail = "-O", "=", level[1]
         resolved = self.table.resolve(head)
         argument = resolved.argument
         if is_secret(head) or (argument is not None and is_secret(argument.name)):

@@ -19,11 +19,16 @@ from kvcanary.importers.secrets import is_secret, without_secret_names
 _YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
 _YAML_PAIR = re.compile(r"(?m)^[ \t]*(?:- )?[\"']?(?:--)?([A-Za-z][\w-]{1,60})[\"']?[ \t]*:[ \t]+\S")
 _PYTHON = re.compile(
-    r"(?m)^[ \t]*(?:import|from|def|class|with|async|@)\b|^[ \t]*\w{1,100}[ \t]*\+?=[ \t]*\[|\.(?:append|extend)\(|subprocess|popen_launch_server|"
+    r"(?m)^[ \t]*(?:import|from|def|class|with|async|@)\b|^[ \t]*\w{1,100}[ \t]*\+?=[ \t]*\[|\.(?:append|extend)\(|subprocess|"
+    r"popen_launch_server|\(\[[ \t]*[\"']|"
     r"\b[fF][\"']|\b(?:Engine|ServerArgs|LLM|EngineArgs|AsyncEngineArgs)\(|^[ \t]*(?:CMD|ENTRYPOINT)[ \t]*\[|^[ \t]*[\[{][ \t]*(?:$|\")"
 )
 _QUOTED_FLAG = re.compile(r"""["']--[a-z]""")
 _FLAG_LINE = re.compile(r"(?m)^[ \t]*--?[a-zA-Z]")
+MAX_COMMANDS = 100
+_COMMENT_LINE = re.compile(r"(?m)^[ \t]*#[^\n]*")
+# A comment, or the prompt of a root shell: the latter where nothing else in the text starts a server.
+_ROOT_PROMPT = re.compile(rf"(?m)^[ \t]*#[ \t]+(?=[^\n]{{0,400}}(?:{PROGRAM.pattern}))")
 _MODEL_ARGUMENT = {"sglang": "model_path", "vllm": "model"}
 
 
@@ -85,6 +90,8 @@ def _locate(text: str, first_line: int) -> Found:
         readers.insert(0, in_python)
     if _YAML.search(text) or recipe:
         readers.insert(0, in_yaml)
+    if _ROOT_PROMPT.search(text) and not PROGRAM.search(_COMMENT_LINE.sub("", text)):
+        text = _ROOT_PROMPT.sub("", text)
     env: dict[str, str] = {}
     for reader in readers:
         found = reader(text, first_line)
@@ -134,7 +141,7 @@ def _inline(block: paste.Block, out: CommandsReading) -> None:
 def _add(out: CommandsReading, found: Found) -> None:
     out.env.update(found.env)
     out.findings += [finding for finding in found.findings if finding.message not in {known.message for known in out.findings}]
-    out.commands += [_read(command) for command in found.commands]
+    out.commands += [_read(command) for command in found.commands[: MAX_COMMANDS - len(out.commands)]]
 
 
 def _read(command: RawCommand) -> CommandReading:

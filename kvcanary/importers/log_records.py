@@ -25,7 +25,8 @@ _PREFIX = re.compile(
 )
 _EMBEDDED = re.compile(rf"(?=\[(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?: {_RANK})*\] )")
 _START = re.compile(
-    r"\s*(?:[A-Za-z_.]*(?:Error|Exception)\b|Traceback|File \"|KV [Cc]ache|max_total_num_tokens=|self\.max_total|server_args=|Captur|Load weight|"
+    r"\s*(?:[A-Za-z_.]*(?:Error|Exception)\b|Traceback|File \"|KV [Cc]ache|max_total_num_tokens=|self\.max_total|server_args=|ServerArgs\(|Captur|"
+    r"Load weight|"
     r"Memory (?:pool|prof)|install_canary|attach_canary|Mamba |INFO|WARNING|ERROR|DEBUG|\(\w+ pid=|\[|---|#|During handling|Possible solutions|"
     r"\d+\. |Use sliding|SWAKVPool|DSV4|DSv4|GPU KV|Available KV|Maximum conc|Tree cache|Post-capture|Killed|kv[-_]canary|\{|"
     r"Decode batch|Prefill batch)"
@@ -35,12 +36,14 @@ _NEVER_LAST = re.compile(
     r"(?:max_total_num_tokens=|chunked_prefill_size=|max_prefill_tokens=|max_running_requests=|available_gpu_mem=|mem=|usage=|#tokens: |size: )"
     r"-?[\d.]+$"
 )
+_LONG_NUMBER = re.compile(r"\d{20,}")
 _PROCESS = re.compile(r"\((\w+ pid=\d+)[,)]")
 
 # Parts of words, so that few of them find every line that a reader or an explanation knows.
 TELLING = (
-    "avail", "KV ", "max_total", "install_canary", "attach_canary", "kv-canary:", "server_args=", "emory", "amba ", "aptur", "Tree cache",
-    "pool sizes", "mem usage", "Input length", "Error: ", "ready to roll", "blocks:", "concurrency for", " took ", "LLM engine", "Leak Detected",
+    "avail", "KV ", "max_total", "install_canary", "attach_canary", "kv-canary:", "server_args=", "ServerArgs(", "'model_path': ", "emory",
+    "amba ", "aptur", "Tree cache", "pool sizes", "mem usage", "Input length", "Error: ", "ready to roll", "blocks:", "concurrency for", " took ",
+    "LLM engine", "Leak Detected",
 )  # fmt: skip
 
 
@@ -101,6 +104,9 @@ def _close(record: _Open, *, cut: bool = False) -> Record:
     cut = cut and _NEVER_LAST.search(glued[-80:]) is not None and (record.rank is not None or "=" in glued[:-40])
     if cut:
         glued, spaced = (re.sub(r"-?[\d.,_]*\d$", "", joined) for joined in (glued, spaced))
+    if _LONG_NUMBER.search(glued):
+        # No engine prints such a number, and the interpreter refuses to read one of several thousand digits.
+        glued, spaced = (_LONG_NUMBER.sub("#", joined) for joined in (glued, spaced))
     return Record(text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, cut=cut)
 
 

@@ -19,10 +19,12 @@ _BLANKS = str.maketrans(
 )
 _TYPOGRAPHY = re.compile("[\u201c-\u201f\u2018-\u201a\u00ab\u00bb\u2010-\u2015\u2212\u00a0\u2007\u202f\u2009\u3000\u200b\u2060\ufeff]")
 _FOREIGN_CONTINUATION = re.compile(r"(?m)(?<=[ \t])[`^][ \t]*\r?$")
+_POWERSHELL_VARIABLE = re.compile(r"(?m)^[ \t]*\$env:(\w+)[ \t]*=[ \t]*")
 _QUOTE_MARK = re.compile(r"(?m)^> ?")
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 _SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]{1,2000})\1(?!`)")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
+_LONGEST_LABEL = 60
 _LABEL = re.compile(r"^[\s*_]*(?:[\w /-]{1,30})?[\s*_]*[:=][\s*_]*$|^[\s*_,;&+]*(?:and|plus|with)?[\s*_,;&+]*$", re.IGNORECASE)
 
 
@@ -67,6 +69,8 @@ def undo_shell_marks(text: str) -> str:
     """Continuations of other shells (caret, grave accent) as backslashes, and quoting marks of a reply taken off."""
     if "`" in text or "^" in text:
         text = _FOREIGN_CONTINUATION.sub(r"\\", text)
+    if "$env:" in text:
+        text = _POWERSHELL_VARIABLE.sub(r"export \1=", text)
     lines = text.split("\n")
     marked = sum(line.startswith("> ") for line in lines)
     continued = any(line.startswith("> ") and before.rstrip().endswith("\\") for before, line in itertools.pairwise(lines))
@@ -125,6 +129,7 @@ def spans(text: str, first_line: int = 1) -> Iterator[Span]:
         bullet = _BULLET.match(line)
         at, mention = bullet.end() if bullet else 0, False
         for match in _SPAN.finditer(line):
-            mention = mention or not _LABEL.match(line[at : match.start()])
+            between = line[at : match.start()]
+            mention = mention or len(between) > _LONGEST_LABEL or not _LABEL.match(between)
             yield Span(match[2].strip(), number, mention)
             at = match.end()

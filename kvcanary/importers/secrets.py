@@ -18,7 +18,7 @@ _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)[^\s\"'}]*\}?|\b[A-Za-z_]\w*\b")
 # NAME=value, NAME: value, 'name': 'value', --name value, --name=value. A name may hold '-', so that one flag is one name.
 _ASSIGNED = re.compile(
-    r"""(?P<name>(?:--?)?[A-Za-z_][\w-]{1,100})(?P<between>["']?(?:\s*[=:]\s*|[ \t]+(?=[^\s=:])))"""
+    r"""(?<![\w-])(?P<name>(?:--?)?[A-Za-z_][\w-]{1,100})(?P<between>["']?(?:\s*[=:]\s*|[ \t]+(?=[^\s=:])))"""
     r"""(?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^\s,;)}\]"']+)"""
 )
 _NAMED_VALUE = re.compile(

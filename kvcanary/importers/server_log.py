@@ -16,16 +16,15 @@ from kvcanary.importers.repr_text import read_call, read_dict
 from kvcanary.importers.secrets import is_secret
 
 NO_RANK = "(none)"
-# Bounded, so that no run of digits makes a number that the interpreter refuses.
-_F = r"-?\d{1,15}(?![\d])(?:\.\d{1,15})?"
-_N = r"-?\d{1,15}(?!\d)"
+_F = r"-?\d+(?:\.\d+)?"
+_N = r"-?\d+"
 _ALLOCATED = re.compile(
     rf"KV [Cc]ache (?P<what>is allocated|VA upper bound|allocated)\.? (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>{_N})"
     rf"(?:, K size: +(?P<k>{_F}) ?GB, V size: +(?P<v>{_F}) ?GB|, KV size: +(?P<kv>{_F}) ?GB)?"
 )
-_SIZING = re.compile(rf"available_bytes=({_N}).{0, 40}?cell_size=({_N}), page_size=({_N}) -> max_total_num_tokens=({_N})")
+_SIZING = re.compile(rf"available_bytes=({_N}).{{0,40}}?cell_size=({_N}), page_size=({_N}) -> max_total_num_tokens=({_N})")
 _READY = re.compile(r"(?:^|\] )max_total_num_tokens=(?=-?\d)")
-_PAIR = re.compile(rf"(\w+)=({_F})(?= ?GB|,|\s|$|\))")
+_PAIR = re.compile(rf"\b(\w{{1,60}})=({_F})(?= ?GB|,|\s|$|\))")
 _AVAIL = re.compile(rf"avail mem=({_F}) ?GB")
 _USAGE = re.compile(rf"mem usage=({_F}) ?GB")
 _BATCH_LIST = re.compile(r"\bbs ?=? ?\[([\d, ]*)\]")
@@ -54,6 +53,9 @@ _POOL_DUMP = re.compile(
     rf"max_total_num_tokens=({_N}), (?:self\.)?available_size=({_N}), (?:self\.)?evictable_size=({_N}), (?:self\.)?protected_size=({_N})"
 )
 _NUM_TOKENS = re.compile(rf"num_tokens_per_req=({_N})")
+
+# As the engine prints them, or the value alone as somebody copied it.
+PRINTED_ARGUMENTS = re.compile(r"server_args=(?P<printed>\{|ServerArgs\()|^\s*(?P<alone>\{'model_path': |ServerArgs\(model_path=)")
 
 # Names that a log without the line has as null: what a start-up log usually states.
 _CORE = (
@@ -99,7 +101,7 @@ class _Reader:
         if record.rank is not None:
             self.ranks.add(self.rank)
         text = record.text
-        if "server_args=" in text and self._server_args(text):
+        if self._server_args(text):
             return
         for reader in (self._weights, self._allocation, self._canary, self._graphs, self._limits, self._memory, self._running):
             reader(text)
@@ -121,10 +123,10 @@ class _Reader:
 
     def _server_args(self, text: str) -> bool:
         """Keep the last printed arguments; they are long, and a log of many starts has many."""
-        at = text.index("server_args=") + len("server_args=")
-        if not text.startswith(("{", "ServerArgs("), at):
+        match = PRINTED_ARGUMENTS.search(text)
+        if match is None:
             return False
-        self.printed = text[at:]
+        self.printed = text[match.start(match.lastgroup or 0) :]
         self.lines["server_args"] = self.line
         return True
 
@@ -201,7 +203,7 @@ class _Reader:
         if per_request := _NUM_TOKENS.search(text):
             self._say("num_tokens_per_req", int(per_request[1]))
         if batches := _BATCH_LIST.search(text):
-            self._put("cuda_graph_bs", [int(size) for size in batches[1].split(",") if size.strip()])
+            self._put("cuda_graph_bs", [int(size) for size in re.findall(_N, batches[1])])
         if match["step"].lower() == "end" and (usage := _USAGE.search(text)):
             self._put("cuda_graph_mem_gb", float(usage[1]))
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from kvcanary.importers.log_records import Record
 
-_F = r"-?\d{1,15}(?!\d)(?:\.\d{1,15})?"
-_COUNT = r"\d{1,15}(?!\d)(?:,\d{3}){0,5}"
+_F = r"-?\d+(?:\.\d+)?"
+_COUNT = r"\d+(?:,\d{3})*"
 _CONFIG = re.compile(r"LLM engine \(v?[\w.+]+\) with config: ")
-_CONFIG_PAIR = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^\s,()]+)(?=[,)\s]|$)")
+_CONFIG_PAIR = re.compile(r"\b(\w{1,60})=('[^']*'|\"[^\"]*\"|[^\s,()]+)(?=[,)\s]|$)")
 _CONFIG_NAMES = {
     "model": "model",
     "max_seq_len": "max_model_len",

@@ -163,7 +163,7 @@ class _Reader:
         """A value that begins on the current line, which was consumed already; `indent` is that of its key."""
         if _BLOCK.match(rest):
             return Scalar(self._block_scalar(indent, folded=rest[0] == ">"), number + 1, quoted=True)
-        if rest[0] in "[{":
+        if rest[0] in "[{" and not rest.startswith("{{"):  # {{ }} is a template's hole, not a mapping.
             return _Flow(self._until_closed(rest), number).read(depth)
         if rest[0] in "\"'":
             text, _ = _unquote(self._until_quote(rest))
