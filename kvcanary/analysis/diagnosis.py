@@ -200,13 +200,15 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
         return "The canary did not run: " + coverage.reasons[0] + "."
     if coverage.verdict == "fail":
         slots = {(finding.replica, finding.slot) for incident in incidents for finding in incident.causes}
+        echoes = {(finding.replica, finding.slot) for incident in incidents for finding in incident.echoes} - slots
         ranks = sorted({rank for incident in incidents for rank in incident.ranks} - {NO_RANK})
         more = f" ({format_count(coverage.counted)} counted)" if coverage.counted is not None and coverage.counted != listed else ""
         where = f" on {', '.join(ranks[:4])}{' and more' if len(ranks) > 4 else ''}" if ranks else ""
         cause = f" Likeliest cause: {causes[0].text.title} ({causes[0].confidence.name.lower()} confidence)." if incidents else ""
         least = "at least " if listed > MAX_ROWS else ""
         count = f"{format_count(listed)} violation{'s' if listed != 1 else ''} listed{more}"
-        return f"{count} for {least}{format_count(len(slots))} slot{'s' if len(slots) != 1 else ''}{where}.{cause}"
+        echoed = f" and {format_count(len(echoes))} that only echo{'es' if len(echoes) == 1 else ''} it" if echoes else ""
+        return f"{count} for {least}{format_count(len(slots))} slot{'s' if len(slots) != 1 else ''}{echoed}{where}.{cause}"
     done = f"{format_count(coverage.protected_tokens)} slot checks and writes" if coverage.protected_tokens else "checks"
     if coverage.verdict == "partial":
         return f"No violation in {done}, but not everything was looked at: {coverage.reasons[0]}."

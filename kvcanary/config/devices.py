@@ -1,4 +1,4 @@
-"""Accelerators by name: memory as the engine reads it, memory and bandwidth of the data sheet, and where each figure comes from.
+"""Accelerators by name: memory as the engine reads it, published memory and bandwidth, and how far each figure was checked.
 
 Nothing here looks at the machine; `match_device` takes a name and a memory size that somebody else read.
 """

@@ -1,4 +1,4 @@
-"""Real configurations to start from; the numbers are those of public config files."""
+"""Real configurations to start from; each says where its numbers come from."""
 
 from __future__ import annotations
 

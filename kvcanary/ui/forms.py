@@ -55,8 +55,8 @@ def preset_picker() -> None:
 
 
 def undo_button() -> None:
-    """Take back the last import or preset, while there is one."""
-    if state.can_undo():
+    """Take back the last preset, while there is one; an import has its own button in its report."""
+    if state.can_undo() and not state.imported():
         st.button("Undo", key="undo", on_click=state.undo, icon=":material/undo:", help="Bring back the fields as they were before.")
 
 

@@ -13,7 +13,7 @@ from kvcanary.importers.result import ErrorExplanation, ImportResult
 from kvcanary.ui import blocks, state, style
 from kvcanary.units import format_count
 
-_TEXT, _FILES, _RESULT, _PROBLEM = "paste_text", "paste_files", "import_result", "import_problem"
+_TEXT, _FILES, _PROBLEM = "paste_text", "paste_files", "import_problem"
 _HINT = "Paste a launch command, a start-up log, /server_info, a config.json or an error message"
 UPLOAD_LIMIT_MB = 200
 
@@ -30,7 +30,7 @@ def draw() -> None:
                 )
     if problem := st.session_state.get(_PROBLEM):
         style.verdict(f"Not imported: {problem}", "error")
-    result: ImportResult | None = st.session_state.get(_RESULT)
+    result: ImportResult | None = st.session_state.get(state.IMPORT_RESULT)
     if result is not None:
         _report(result)
 
@@ -50,7 +50,7 @@ def _take() -> None:
     except ImportTextError as error:
         st.session_state[_PROBLEM] = str(error)
         return
-    st.session_state[_RESULT] = result
+    st.session_state[state.IMPORT_RESULT] = result
     if result.fields:
         texts = {name: format_field(name, entry.value) for name, entry in result.fields.items()}
         origin = {name: f"{entry.source}{f' ({entry.derived})' if entry.derived else ''}" for name, entry in result.fields.items()}
@@ -116,4 +116,4 @@ def _leftovers(result: ImportResult) -> None:
 
 def _undo() -> None:
     state.undo()
-    st.session_state[_RESULT] = None
+    st.session_state[state.IMPORT_RESULT] = None

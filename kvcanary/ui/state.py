@@ -22,6 +22,7 @@ _WRITTEN = "address_written"
 _UNKNOWN = "address_unknown"
 _SOURCES = "field_sources"
 _UNDO = "before_import"
+IMPORT_RESULT = "import_result"
 
 PAGE_PARAMETERS = ("run", "slot", "theme", "embed")
 _DEFAULT_TEXT = {name: format_field(name, spec.default) for name, spec in FIELDS.items()}
@@ -78,6 +79,7 @@ def set_texts(changes: Mapping[str, str]) -> None:
 def replace_all(values: Mapping[str, str], source: str = "") -> None:
     """Start over from other settings: fields not given take their defaults. Can be taken back with `undo`."""
     _remember_for_undo()
+    st.session_state[IMPORT_RESULT] = None
     set_texts({**_DEFAULT_TEXT, **values})
     st.session_state[_UNKNOWN] = {}
     st.session_state[_SOURCES] = dict.fromkeys(values, source)
@@ -92,6 +94,11 @@ def merge_in(values: Mapping[str, str], origin: Mapping[str, str]) -> None:
 
 def _remember_for_undo() -> None:
     st.session_state[_UNDO] = (dict(texts()), dict(sources()))
+
+
+def imported() -> bool:
+    """Whether the last import's report is on the page."""
+    return st.session_state.get(IMPORT_RESULT) is not None
 
 
 def can_undo() -> bool:

@@ -50,6 +50,7 @@ def test_a_launch_command_fills_the_form_and_names_its_sources() -> None:
     assert "from --page-size" in text
     assert "--no-such-flag" in text
     assert "$MORE" in text
+    assert [button.key for button in app.button if button.key.startswith("undo")] == ["undo_import"]
     app.button(key="undo_import").click().run()
     assert app.text_input(key=state.widget_key("page_size")).value == "1"
     assert "from --page-size" not in html(app)

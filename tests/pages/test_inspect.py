@@ -49,7 +49,7 @@ def test_the_empty_page_teaches_and_the_example_is_diagnosed() -> None:
     app.button(key="inspect_example").click().run()
     assert not app.exception
     text = html(app)
-    assert "Fail. 24 violations listed for 1 slot" in text
+    assert "Fail. 24 violations listed for 1 slot and 1 that only echoes it" in text
     assert "Wrong mapping or slot reuse" in text
     assert "A cause in incident 1: no other slot explains it; echoed by slot 4105." in text
 
