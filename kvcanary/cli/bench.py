@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
+from kvcanary.cli.follow import follow_job
 from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.lab.jobs import JobManager
-from kvcanary.lab.records import BenchmarkSpec, RunRecord
+from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
 from kvcanary.store.home import data_folder
 from kvcanary.store.runs import Runs, point_rows
 from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
-
-_POLL_S = 0.1
 
 
 @with_settings
@@ -42,7 +39,7 @@ def command(
 ) -> None:
     """Check the backend against the reference and against planted faults, then time stamp and verify beside their bounds.
 
-    Ctrl-C stops the run and keeps what was measured. Progress goes to standard error.
+    Ctrl-C stops the run and keeps what was measured; once more ends it at once. Progress goes to standard error.
 
     Exit code 0: pass · 1: fail · 2: bad input · 3: partial · 4: not run.
 
@@ -63,6 +60,8 @@ def command(
         for reason in plan.skipped:
             errors.print(f"left out: {escape(reason)}")
         if dry_run:
+            if json_target is not None:
+                write_document(plan.to_document(), json_target)
             raise typer.Exit(PASS)
         record, root = _run(spec, data_folder(os.environ, home), errors)
     except (ConfigError, KvCanaryError) as error:
@@ -76,26 +75,10 @@ def command(
 
 
 def _run(spec: BenchmarkSpec, root: Path, errors: Console) -> tuple[RunRecord, Path]:
-    """Start the job and follow it; an interrupt asks it to stop and waits for its last word."""
+    """Start the job and follow it to its end."""
     manager = JobManager(root)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
-        run_id = manager.start(spec)
-        with Progress(*columns, console=errors, transient=True) as bar:
-            task = bar.add_task("starting the worker", total=None)
-            while (status := manager.status(run_id)).record.state.active:
-                try:
-                    if status.place:
-                        bar.update(task, description=f"queued, place {status.place}")
-                    elif status.progress is not None:
-                        told = status.progress
-                        eta = f", about {format_seconds(told.eta_s)} left" if told.eta_s is not None else ""
-                        bar.update(task, description=f"{told.stage}: {told.message}{eta}", completed=told.done, total=told.total)
-                    time.sleep(_POLL_S)
-                except KeyboardInterrupt:
-                    manager.stop(run_id)
-                    bar.update(task, description="stopping")
-        return status.record, root
+        return follow_job(manager, manager.start(spec), errors), root
     finally:
         manager.close()
 
@@ -109,13 +92,22 @@ def _print(record: RunRecord, runs: Runs) -> None:
     console.print(f"backend {escape(record.backend.get('reason', 'not chosen'))}; run {record.id} in {escape(str(runs.root))}")
     for check in record.gate:
         console.print(f"  {'held  ' if check.ok else '[red]FAILED[/]'} {escape(check.name)}: {escape(check.detail)}")
+    points = runs.points(record.id)
+    if points:
+        console.print(_table(points))
+    for fault in record.faults:
+        where = f"reported at {', '.join(fault['expected'])}" if fault["expected"] else "out of reach"
+        console.print(f"  planted {escape(fault['kind'])} at slot {fault['slot']}: {where} ({escape(fault['why'])})")
+
+
+def _table(points: list[Point]) -> Table:
     table = Table(box=None, pad_edge=False)
     words, numbers = ("workload", "slots", "hash", "op"), ("batch", "rate", "median", "share of bound", "one forward")
     for name in words:
         table.add_column(name)
     for name in numbers:
         table.add_column(name, justify="right")
-    for row in point_rows(runs.points(record.id)):
+    for row in point_rows(points):
         what = "tokens" if row["op"] == "stamp" else "slots"
         share = "" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"])
         forward = "" if row["forward_s"] is None else format_seconds(row["forward_s"])
@@ -123,7 +115,4 @@ def _print(record: RunRecord, runs: Runs) -> None:
             row["workload"], row["layout"], row["hash_mode"], row["op"], format_count(row["batch"]), format_rate(row["items_per_s"], what),
             format_seconds(row["p50_s"]), share, forward,
         )  # fmt: skip
-    console.print(table)
-    for fault in record.faults:
-        where = f"reported at {', '.join(fault['expected'])}" if fault["expected"] else "out of reach"
-        console.print(f"  planted {escape(fault['kind'])} at slot {fault['slot']}: {where} ({escape(fault['why'])})")
+    return table

@@ -47,6 +47,16 @@ _FACTORIES: dict[str, Callable[[], Backend]] = {"reference": _reference, "torch"
 BACKEND_NAMES = tuple(_FACTORIES)
 
 
+def check_choice(name: str, device: str) -> None:
+    """BackendUnavailableError for a backend that does not exist or never works on such a device; whether it can run here is not tried."""
+    if name != AUTO and name not in _FACTORIES:
+        known = ", ".join((AUTO, *BACKEND_NAMES))
+        raise BackendUnavailableError(f"backend must be one of {known}, got {name!r}")
+    types = _DEVICE_TYPES.get(name, ())
+    if types and device.split(":")[0] not in types:
+        raise BackendUnavailableError(f"backend {name!r} works on {'/'.join(types)} only, got device {device!r}; choose backend 'auto'")
+
+
 def get_backend(name: str) -> Backend:
     """The backend of that name; BackendUnavailableError, with the reason, when it does not exist or cannot run here."""
     if name not in _FACTORIES:
@@ -86,6 +96,8 @@ _PREFERENCE: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("torch", (), "vectorised torch, the fastest backend"),
 )
 """(backend, device types or () for any, why), best first."""
+
+_DEVICE_TYPES = {name: types for name, types, _ in _PREFERENCE}
 
 
 def _probe(name: str) -> tuple[Backend | None, Availability]:

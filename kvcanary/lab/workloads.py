@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvcanary import layout
 from kvcanary.config.capacities import LaunchCapacities
@@ -12,6 +13,7 @@ from kvcanary.config.defaults import capture_batch_sizes
 from kvcanary.config.geometry import Split
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
+from kvcanary.kernels.backends import check_choice
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.lab.shape import SceneShape, scene_bytes
 from kvcanary.lab.usable_memory import usable_bytes
@@ -92,15 +94,33 @@ class BenchmarkPlan:
             f"about {format_seconds(self.estimate_s)} (an estimate), {format_bytes(self.peak_bytes)} of memory."
         )
 
+    def to_document(self) -> dict[str, Any]:
+        """What will run, as a versioned JSON document."""
+        return {
+            "schema": "kvcanary.benchmark_plan", "version": 1, "sentence": self.sentence, "estimate_s": self.estimate_s,
+            "peak_bytes": self.peak_bytes, "row_bytes": self.row_bytes, "skipped": list(self.skipped), "notes": list(self.notes),
+            "points": [
+                {
+                    "workload": workload.kind, "layout": workload.layout, "hash_mode": workload.shape.hash_mode.name.lower(),
+                    "batch": workload.shape.requests, "prefix": workload.prefix, "extend": workload.extend,
+                }
+                for workload in self.workloads
+            ],
+        }  # fmt: skip
+
 
 def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> BenchmarkPlan:
     """Work out the points of a spec.
 
     `available_bytes` is the memory of the device that may be used, by default what `usable_bytes` finds. Raises ConfigError with
-    SGLang's sentence for settings that do not start, and with the largest pool that fits when the memory does not suffice.
+    SGLang's sentence for settings that do not start, and with the largest pool that fits when the memory does not suffice;
+    BackendUnavailableError for a backend that does not exist or never works on the device.
     """
     if spec.preset not in PRESETS:
         raise ConfigError(f"preset must be one of {'/'.join(PRESETS)}, got {spec.preset!r}")
+    check_choice(spec.backend, spec.device)
+    if spec.seed < 0:
+        raise ConfigError(f"seed must be 0 or more, got {spec.seed}; change --seed")
     if not _DEVICE.fullmatch(spec.device):
         raise ConfigError(f"device must be cpu or cuda:N (ROCm devices are called cuda, too), got {spec.device[:40]!r}")
     settings, preset = Settings.from_flat(spec.settings), PRESETS[spec.preset]

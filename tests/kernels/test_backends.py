@@ -10,7 +10,7 @@ import pytest
 
 from kvcanary.errors import BackendUnavailableError
 from kvcanary.kernels import backends
-from kvcanary.kernels.backends import available_backends, choose_backend, get_backend
+from kvcanary.kernels.backends import available_backends, check_choice, choose_backend, get_backend
 
 
 def without(monkeypatch, name):
@@ -63,6 +63,21 @@ def test_an_explicit_choice_is_never_replaced(monkeypatch):
     with pytest.raises(BackendUnavailableError, match="backend 'numba' cannot run here: No module named 'numba'"):
         choose_backend("numba")
     assert choose_backend("reference")[1] == "reference: asked for by name"
+
+
+def test_a_choice_that_can_never_work_is_refused_before_anything_is_imported():
+    for name, device, words in (
+        ("abacus", "cpu", "must be one of auto, .*, got 'abacus'"),
+        ("numba", "cuda:0", "works on cpu only, got device 'cuda:0'; choose backend 'auto'"),
+        ("triton", "cpu", "works on cuda only, got device 'cpu'"),
+    ):
+        with pytest.raises(BackendUnavailableError, match=words):
+            check_choice(name, device)
+
+
+def test_choices_that_may_work_are_left_to_the_machine():
+    for name, device in (("auto", "cuda:0"), ("numba", "cpu"), ("triton", "cuda:3"), ("torch", "cuda:0"), ("reference", "cpu")):
+        check_choice(name, device)
 
 
 @pytest.mark.parametrize("module", ["kvcanary", "kvcanary.kernels.backends"])
