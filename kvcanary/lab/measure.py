@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from kvcanary.kernels.types import Backend
@@ -121,8 +120,7 @@ class _Clock:
             spent += times[-1]
             if len(times) % 16 == 0 or times[-1] > 0.05:
                 self.check()
-        p20, p50, p80 = (float(value) for value in np.quantile(times, (0.2, 0.5, 0.8)))
-        return Timing(p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times), items=items, bytes_moved=moved), first
+        return Timing.of(times, items=items, bytes_moved=moved), first
 
     def _once(self, call: Callable[[], Any]) -> float:
         if not self.device.startswith("cuda"):

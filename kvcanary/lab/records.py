@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from kvcanary.errors import StoreError
 
-RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 1
+# Version 2 added samples_s to each timing; a version 1 document lacks them and is read as it is.
+RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 2
+SAMPLE_LIMIT = 128
 # How an uncaught exception and a fatal signal announce themselves in a worker's log.
 _ERROR_STARTS = ("Traceback (most recent call last)", "Fatal Python error")
 
@@ -62,7 +66,11 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One operation: quantiles of its seconds over `repeats`, the items it handled and the bytes it moved each time."""
+    """One operation: quantiles of its seconds over `repeats`, the items it handled and the bytes it moved each time.
+
+    samples_s holds single repeats in the order in which they ran, at most SAMPLE_LIMIT of them and evenly spread, so that two runs can be
+    compared with an interval; runs of before version 2 have none.
+    """
 
     p20_s: float
     p50_s: float
@@ -70,6 +78,23 @@ class Timing:
     repeats: int
     items: int
     bytes_moved: int
+    samples_s: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, times_s: Sequence[float], *, items: int, bytes_moved: int) -> Self:
+        """Quantiles and samples of measured seconds."""
+        p20, p50, p80 = (float(value) for value in np.quantile(times_s, (0.2, 0.5, 0.8)))
+        kept = np.unique(np.linspace(0, len(times_s) - 1, min(len(times_s), SAMPLE_LIMIT)).round().astype(int))
+        # A tenth of a nanosecond is below every clock's step, and keeps the stored number short.
+        samples = tuple(round(float(times_s[index]), 10) for index in kept)
+        return cls(
+            p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times_s), items=items, bytes_moved=bytes_moved, samples_s=samples
+        )  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of asdict."""
+        return cls(**{**values, "samples_s": tuple(values.get("samples_s", ()))})
 
     @property
     def items_per_s(self) -> float:
@@ -125,7 +150,7 @@ class Point:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Inverse of asdict."""
-        timings = {name: Timing(**values[name]) for name in _TIMINGS if values.get(name)}
+        timings = {name: Timing.from_dict(values[name]) for name in _TIMINGS if values.get(name)}
         return cls(**{**values, **timings})
 
 

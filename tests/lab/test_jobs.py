@@ -15,7 +15,7 @@ import pytest
 from kvcanary.errors import ConfigError, JobError, StoreError
 from kvcanary.lab import jobs
 from kvcanary.lab.jobs import JobManager
-from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
+from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.runs import Runs, point_rows, points_csv
 
 SMALL = {
@@ -174,7 +174,7 @@ def test_a_newer_record_is_refused_and_a_damaged_one_is_named(tmp_path: Path) ->
     RunFolder(folder).write_record(record)
     assert Runs(tmp_path).record(folder.name) == record
     text = (folder / "run.json").read_text()
-    (folder / "run.json").write_text(text.replace('"version": 1', '"version": 99'))
+    (folder / "run.json").write_text(text.replace(f'"version": {RUN_VERSION}', '"version": 99'))
     with pytest.raises(StoreError, match="written by a newer kvcanary"):
         Runs(tmp_path).record(folder.name)
     (folder / "run.json").write_text("{")

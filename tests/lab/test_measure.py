@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from kvcanary.kernels.numba_cpu import NumbaBackend
 from kvcanary.kernels.types import Launch, VerifyPlan
 from kvcanary.lab import benchmark, bounds, workloads
 from kvcanary.lab.measure import KvPool, measure_point
-from kvcanary.lab.records import BenchmarkSpec, Point, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.records import SAMPLE_LIMIT, BenchmarkSpec, Point, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.scene import Scene
 from kvcanary.lab.shape import SceneShape
 from kvcanary.lab.workloads import Preset, Workload
@@ -132,3 +132,25 @@ def test_a_false_alarm_while_timing_fails_the_run(tmp_path: Path, monkeypatch: p
     assert record.verdict is Verdict.FAIL
     assert "violations reported on a sound pool" in record.sentence
     assert folder.read_points() == []
+
+
+def test_a_timing_keeps_its_repeats_in_order_and_not_more_than_the_limit() -> None:
+    few = Timing.of([0.003, 0.001, 0.002], items=7, bytes_moved=9)
+    assert (few.p50_s, few.repeats, few.samples_s) == (0.002, 3, (0.003, 0.001, 0.002))
+    many = Timing.of([index * 1e-6 for index in range(1, 9_001)], items=7, bytes_moved=9)
+    assert (len(many.samples_s), many.samples_s[0], many.samples_s[-1], many.repeats) == (SAMPLE_LIMIT, 1e-6, 9e-3, 9_000)
+    assert list(many.samples_s) == sorted(many.samples_s)
+    assert Timing.from_dict(asdict(many)) == many
+
+
+def test_a_measured_point_comes_with_its_samples() -> None:
+    point = measured("decode", 60, 4, RealKvHashMode.NONE)
+    assert point.stamp is not None
+    assert len(point.stamp.samples_s) == point.stamp.repeats
+
+
+def test_a_point_of_version_1_has_no_samples() -> None:
+    old = {"p20_s": 1e-6, "p50_s": 2e-6, "p80_s": 3e-6, "repeats": 5, "items": 16, "bytes_moved": 896}
+    point = Point.from_dict({"workload": "decode", "layout": "contiguous", "hash_mode": "none", "batch": 4, "prefix": 60, "stamp": old})
+    assert point.stamp == Timing(**old)
+    assert point.stamp.samples_s == ()

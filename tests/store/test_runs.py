@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.records import BenchmarkSpec, GateCheck, Point, Progress, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, GateCheck, Point, Progress, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.tables import RECORD_COLUMNS, record_columns, write_points, write_slots
 from kvcanary.store.home import data_folder
 from kvcanary.store.runs import POINT_COLUMNS, Runs, document_json, point_rows, points_csv
@@ -54,7 +54,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     folder.write_record(record)
     assert folder.read_record() == record
     assert (record.gate[0].detail, record.skipped[0][:6], record.verdict) == ("77 tokens", "decode", Verdict.PASS)
-    assert json.loads((folder.path / "run.json").read_text())["version"] == 1
+    assert json.loads((folder.path / "run.json").read_text())["version"] == RUN_VERSION
 
 
 def test_points_come_back_as_they_were_appended(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_writing_leaves_no_temporary_file_behind(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"version": 2}, "written by a newer kvcanary"),
+        ({"version": RUN_VERSION + 1}, "written by a newer kvcanary"),
         ({"version": "one"}, "version must be a whole number, got 'one'"),
         ({"schema": "other.run"}, "schema is 'other.run', expected 'kvcanary.run'"),
         ({"state": "asleep"}, "asleep"),
@@ -269,7 +269,7 @@ def test_the_document_of_a_run_is_strict_json(tmp_path: Path) -> None:
     folder.append_point(POINT)
     folder.write_cards([{"slot": 5}])
     document = json.loads(document_json(Runs(tmp_path).document(RUN)))
-    assert (document["schema"], document["version"], document["cards"]) == ("kvcanary.run", 1, [{"slot": 5}])
+    assert (document["schema"], document["version"], document["cards"]) == ("kvcanary.run", RUN_VERSION, [{"slot": 5}])
     assert Point.from_dict(document["points"][0]) == POINT
     (folder.path / "cards.json").write_text("[{")
     with pytest.raises(StoreError, match=f"cards of run {RUN} cannot be read"):
