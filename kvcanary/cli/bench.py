@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.follow import follow_job
 from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
+from kvcanary.escape import terminal_text
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
@@ -26,7 +26,7 @@ from kvcanary.units import format_count, format_fraction, format_rate, format_se
 @with_settings
 def command(
     given: dict[str, Any],
-    effort: Annotated[str, typer.Option(help=f"How much to measure: {', '.join(PRESETS)}.")] = "quick",
+    preset: Annotated[str, typer.Option(help=f"How much to measure: {', '.join(PRESETS)}.")] = "quick",
     backend: Annotated[str, typer.Option(help="auto, numba, torch, reference or triton; auto says what it chose and why.")] = "auto",
     run_on: Annotated[str, typer.Option(help="Where this benchmark runs: cpu, or an accelerator such as cuda:0.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of slots, tokens and planted faults; the same seed gives the same run.")] = 1,
@@ -45,20 +45,20 @@ def command(
 
     Examples:
 
-      kvcanary bench --preset laptop
+      kvcanary bench --from laptop
 
-      kvcanary bench --pool-slot-count 392920 --req-to-token-pool-size 4096 --real-data partial --effort standard --json run.json
+      kvcanary bench --pool-slot-count 392920 --req-to-token-pool-size 4096 --real-data partial --preset standard --json run.json
     """
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))
-    spec = BenchmarkSpec(settings=settings.to_flat(), preset=effort, backend=backend, device=run_on, seed=seed, faults=faults)
+    spec = BenchmarkSpec(settings=settings.to_flat(), preset=preset, backend=backend, device=run_on, seed=seed, faults=faults)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         plan = plan_benchmark(spec)
-        errors.print(escape(plan.sentence))
+        errors.print(terminal_text(plan.sentence))
         for reason in plan.skipped:
-            errors.print(f"left out: {escape(reason)}")
+            errors.print(f"left out: {terminal_text(reason)}")
         if dry_run:
             if json_target is not None:
                 write_document(plan.to_document(), json_target)
@@ -86,18 +86,20 @@ def _run(spec: BenchmarkSpec, root: Path, errors: Console) -> tuple[RunRecord, P
 def _print(record: RunRecord, runs: Runs) -> None:
     console = wide_console()
     color = {"pass": "bold green", "fail": "bold red"}.get(record.verdict.value, "bold yellow")
-    console.print(f"[{color}]{escape(record.sentence)}[/]")
+    console.print(f"[{color}]{terminal_text(record.sentence)}[/]")
     if record.error:
-        console.print(escape(record.error))
-    console.print(f"backend {escape(record.backend.get('reason', 'not chosen'))}; run {record.id} in {escape(str(runs.root))}")
+        console.print(terminal_text(record.error))
+    console.print(
+        f"backend {terminal_text(record.backend.get('reason', 'not chosen'))}; run {record.id} in {terminal_text(str(runs.root))}"
+    )
     for check in record.gate:
-        console.print(f"  {'held  ' if check.ok else '[red]FAILED[/]'} {escape(check.name)}: {escape(check.detail)}")
+        console.print(f"  {'held  ' if check.ok else '[red]FAILED[/]'} {terminal_text(check.name)}: {terminal_text(check.detail)}")
     points = runs.points(record.id)
     if points:
         console.print(_table(points))
     for fault in record.faults:
         where = f"reported at {', '.join(fault['expected'])}" if fault["expected"] else "out of reach"
-        console.print(f"  planted {escape(fault['kind'])} at slot {fault['slot']}: {where} ({escape(fault['why'])})")
+        console.print(f"  planted {terminal_text(fault['kind'])} at slot {fault['slot']}: {where} ({terminal_text(fault['why'])})")
 
 
 def _table(points: list[Point]) -> Table:

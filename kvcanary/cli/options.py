@@ -17,30 +17,31 @@ from kvcanary.config.findings import Finding
 from kvcanary.config.presets import find_preset
 from kvcanary.config.settings import FIELDS, FieldSpec, Settings, format_field, read_flat
 from kvcanary.errors import ConfigError
+from kvcanary.escape import visible
 
 SETTINGS_FILE_LIMIT_BYTES = 1 << 20
 _PANELS = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option per settings field, --settings FILE and --preset NAME; it receives `given`, the flat texts.
+    """Give a command an option per settings field, --settings FILE and --from NAME; it receives `given`, the flat texts.
 
-    Precedence: preset, then file, then options.
+    Precedence: configuration by name, then file, then options.
     """
 
     @functools.wraps(command)
-    def wrapped(*, settings_file: Path | None, preset: str | None, **options: Any) -> None:
+    def wrapped(*, settings_file: Path | None, start_from: str | None, **options: Any) -> None:
         own = {name: value for name, value in options.items() if name not in FIELDS}
         typed = {name: value for name, value in options.items() if name in FIELDS and value is not None}
         try:
-            given = {**(_preset(preset) if preset else {}), **(_file(settings_file) if settings_file else {}), **typed}
+            given = {**(_preset(start_from) if start_from else {}), **(_file(settings_file) if settings_file else {}), **typed}
         except ConfigError as error:
             fail(str(error))
         command(given=given, **own)
 
     own_parameters = [parameter for parameter in inspect.signature(command, eval_str=True).parameters.values() if parameter.name != "given"]
     shared = [_shared("settings_file", Path, "--settings", "JSON file with settings fields; unknown fields are refused.", "FILE")]
-    shared.append(_shared("preset", str, "--preset", "Start from a real configuration; a wrong name lists them all.", "NAME"))
+    shared.append(_shared("start_from", str, "--from", "Start from a real configuration; a wrong name lists them all.", "NAME"))
     fields = [_field(spec) for spec in FIELDS.values()]
     everything = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own_parameters, *shared, *fields)]
     vars(wrapped)["__signature__"] = inspect.Signature(everything)
@@ -55,12 +56,8 @@ def read_settings(given: Mapping[str, Any]) -> tuple[Settings, list[Finding]]:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong on standard error and end with the exit code of bad input."""
-    typer.secho(f"error: {_printable(message)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"error: {visible(message)}", err=True, fg=typer.colors.RED)
     raise typer.Exit(BAD_INPUT)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def wide_console() -> Console:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
@@ -18,6 +17,7 @@ from kvcanary.config.memory import MemoryPlan, memory_plan
 from kvcanary.config.rules import RULES, validate
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
+from kvcanary.escape import terminal_text
 from kvcanary.units import format_bytes, format_count
 
 SCHEMA, VERSION = "kvcanary.plan", 1
@@ -37,7 +37,7 @@ def command(
 
     Examples:
 
-      kvcanary plan --preset qwen3-8b-h100
+      kvcanary plan --from qwen3-8b-h100
 
       kvcanary plan --req-to-token-pool-size 4096 --pool-slot-count 392920 --cuda-graph-max-bs 256
 
@@ -111,20 +111,20 @@ def _print(
     word, style = ("Starts", "bold green") if starts else ("Will not start", "bold red")
     console.print(f"[{style}]{word}[/]: {len(findings)} findings from {len(RULES)} rules")
     for finding in findings:
-        console.print(f"\n[{_COLORS[finding.severity]}]{finding.severity.upper()}[/] {escape(finding.message)}")
-        console.print(f"  {escape(finding.why)}")
+        console.print(f"\n[{_COLORS[finding.severity]}]{finding.severity.upper()}[/] {terminal_text(finding.message)}")
+        console.print(f"  {terminal_text(finding.why)}")
         for fix in finding.fixes:
-            console.print(f"  -> {escape(fix.text)}" + (f"   ({escape(fix.flag)})" if fix.flag else ""))
+            console.print(f"  -> {terminal_text(fix.text)}" + (f"   ({terminal_text(fix.flag)})" if fix.flag else ""))
     if capacities is not None:
         console.print("\n[bold]Launch capacities[/]")
         for bound in capacities.bounds:
-            console.print(f"  {bound.label}: {format_count(bound.value)}   {escape(bound.text)}")
+            console.print(f"  {bound.label}: {format_count(bound.value)}   {terminal_text(bound.text)}")
     if plan is not None:
-        console.print(f"\n[bold]Memory of one rank[/]: {escape(plan.summary)}")
+        console.print(f"\n[bold]Memory of one rank[/]: {terminal_text(plan.summary)}")
         console.print(_memory_table(plan))
     if starts:
         console.print("\n[bold]As a launch command[/]")
-        console.print(escape(sglang_flags(settings)))
+        console.print(terminal_text(sglang_flags(settings)))
 
 
 def _memory_table(plan: MemoryPlan) -> Table:
@@ -134,7 +134,7 @@ def _memory_table(plan: MemoryPlan) -> Table:
     table.add_column("formula", overflow="fold")
     for line in plan.lines:
         if line.item is not None:
-            table.add_row(escape(line.label), format_bytes(line.item.bytes), escape(line.item.text))
+            table.add_row(terminal_text(line.label), format_bytes(line.item.bytes), terminal_text(line.item.text))
         elif line.unknown is not None:
-            table.add_row(escape(line.label), "unknown", escape(f"{line.unknown.text}; settled by {line.unknown.settle}"))
+            table.add_row(terminal_text(line.label), "unknown", terminal_text(f"{line.unknown.text}; settled by {line.unknown.settle}"))
     return table

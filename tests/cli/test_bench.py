@@ -53,7 +53,7 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--seed", "-1"], "seed must be 0 or more, got -1; change --seed"),
-        (["--effort", "heroic"], "preset must be one of quick/standard/long"),
+        (["--preset", "heroic"], "preset must be one of quick/standard/long"),
         (["--run-on", "tpu"], "device must be cpu or cuda:N"),
         (["--backend", "abacus"], "abacus"),
         (["--pool-slot-count", "0"], "kv-canary: pool_slot_count must be positive, got 0"),
@@ -78,7 +78,7 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_an_interrupt_stops_the_run_and_keeps_what_was_measured(tmp_path: Path, interrupts: int) -> None:
-    command = [sys.executable, "-m", "kvcanary", "bench", *SMALL, "--home", str(tmp_path), "--effort", "long", "--json", "-"]
+    command = [sys.executable, "-m", "kvcanary", "bench", *SMALL, "--home", str(tmp_path), "--preset", "long", "--json", "-"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
     try:
         wait_for_points(tmp_path, process)

@@ -40,7 +40,7 @@ def test_settings_that_do_not_start_say_so_in_the_exit_code() -> None:
 
 
 def test_the_document_is_versioned_and_alone_on_standard_output() -> None:
-    found = document("--preset", "laptop", "--mode", "raise")
+    found = document("--from", "laptop", "--mode", "raise")
     assert (found["schema"], found["version"], found["starts"]) == ("kvcanary.plan", 1, True)
     assert found["settings"]["mode"] == "raise"
     assert found["capacities"]["verify_capacity"]["value"] == 3 * 65536
@@ -50,13 +50,13 @@ def test_the_document_is_versioned_and_alone_on_standard_output() -> None:
 def test_options_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"page_size": 16, "pool_slot_count": "32k"}))
-    found = document("--preset", "laptop", "--settings", str(file), "--page-size", "32")["settings"]
+    found = document("--from", "laptop", "--settings", str(file), "--page-size", "32")["settings"]
     assert (found["page_size"], found["pool_slot_count"], found["max_prefill_tokens"]) == (32, 32000, 4096)
 
 
 def test_a_document_can_be_fed_back(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    assert run("--preset", "laptop", "--page-size", "64", "--json", str(file)).exit_code == 0
+    assert run("--from", "laptop", "--page-size", "64", "--json", str(file)).exit_code == 0
     assert document("--settings", str(file))["settings"] == json.loads(file.read_text())["settings"]
 
 
@@ -65,7 +65,7 @@ def test_a_document_can_be_fed_back(tmp_path: Path) -> None:
     [
         (["--page-size", "12.5"], "page_size must be a whole number, got '12.5'"),
         (["--mode", "on"], "mode must be one of none/log/raise"),
-        (["--preset", "nothing"], "preset must be one of"),
+        (["--from", "nothing"], "preset must be one of"),
         (["--settings", "missing.json"], "--settings missing.json: No such file"),
     ],
 )
