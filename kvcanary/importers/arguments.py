@@ -1,6 +1,7 @@
 """The engines' arguments: which names exist, what an abbreviation stands for, and how a value is read.
 
-The tables in data/ hold names, aliases, kinds and choices of the engines' own parsers. Resolution and conversion follow Python's argparse as
+The tables in data/ hold names, aliases, kinds and choices of the engines' own parsers: SGLang 0.5.23 with a few older names, and vLLM 0.33.0 with
+what 0.6.6, 0.8.5, 0.11.0 and 0.18.0 took besides, marked as gone. Resolution and conversion follow Python's argparse as
 those parsers use it: an exact name, else the only argument that starts so; SGLang takes dashes only, vLLM underscores too.
 """
 

@@ -17,6 +17,7 @@ _NEGATIVE = re.compile(r"-\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?|-\.\d+")
 _MARKDOWN_LINK = re.compile(r"\[([^\]]+)\]\([^)\s]*\)")
 _PLACEHOLDER = re.compile(r"\.{2,}|…|\[?\.{3}\]?|<[\w .-]+>|\[[A-Z ]+\]|\\")
 _MAX_FINDINGS = 200
+_PRODUCTS = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class _Flags:
             self._skip_values(equals)
             return
         if argument.gone:
-            self._gone(head, argument)
+            self._gone(head)
         if resolved.key and argument.kind == "json":
             self._dotted(argument, resolved.key, tail if equals else self._one_value(head, argument), word)
         elif not argument.takes_value:
@@ -113,24 +114,25 @@ class _Flags:
         else:
             self._single(argument, word, head, tail if equals else None)
 
-    def _gone(self, head: str, argument: Argument) -> None:
-        newer = [flag for flag in self.table.flags if flag.startswith(head + "-")]
+    def _gone(self, head: str) -> None:
+        product = f"{_PRODUCTS[self.table.engine]} {self.table.release}"
+        newer = [flag for flag, argument in self.table.flags.items() if flag.startswith(head + "-") and not argument.gone]
         if newer:
-            self._note("older-flag", f"ambiguous in newer releases: {head}", f"SGLang {self.table.release} wants {' or '.join(newer)}.")
+            self._note("older-flag", f"ambiguous in newer releases: {head}", f"{product} wants {' or '.join(newer)}.")
         else:
-            self._note("older-flag", f"older flag: {head}", f"SGLang {self.table.release} no longer knows it. Prefill graphs captured in pieces "
-                       "do not go together with the canary.")  # fmt: skip
+            pieces = " Prefill graphs captured in pieces do not go together with the canary." if "piecewise" in head else ""
+            self._note("older-flag", f"older flag: {head}", f"{product} no longer knows it and refuses to start with it.{pieces}")
 
     def _unknown(self, word: Word, head: str, reason: str, suggestion: str, candidates: tuple[str, ...]) -> None:
         if not any(entry.flag == head for entry in self.out.unknown):
             self.out.unknown.append(UnknownFlag(flag=head, reason=reason, suggestion=suggestion, line=word.line))
-        engine = {"sglang": f"SGLang {self.table.release}", "vllm": "vLLM"}[self.table.engine]
+        product = f"{_PRODUCTS[self.table.engine]} {self.table.release}"
         if candidates:
             self._note("unknown-flag", f"{reason}: {head}", f"It could stand for {', '.join(candidates)}.")
         else:
             hint = f" Probably meant: {suggestion}." if suggestion else ""
             self._note(
-                "unknown-flag", f"unknown flag: {head}", f"{engine} has no such flag; it was left out together with its value.{hint}"
+                "unknown-flag", f"unknown flag: {head}", f"{product} has no such flag; it was left out together with its value.{hint}"
             )
 
     def _skip_values(self, equals: str) -> None:

@@ -406,3 +406,25 @@ def test_limits_under_dp_attention_are_shared_out() -> None:
 def test_a_field_names_flag_and_line() -> None:
     fields = read_text("python -m sglang.launch_server \\\n  --tp 2 \\\n  --page-size 64").fields
     assert (fields["page_size"].value, fields["page_size"].source) == (64, "--page-size, line 3")
+
+
+def test_names_of_vllm_releases_old_and_new() -> None:
+    result = read_text(
+        "vllm serve a/b -tp 2 --device-memory-utilization 0.8 --kv-cache-memory-bytes 3g --max-num-active-seqs 12 -O3 "
+        "--use-v2-block-manager --speculative-model c/d --num-speculative-tokens 3 --no-such-thing 1"
+    )
+    assert result.arguments == {
+        "model": "a/b",
+        "tensor_parallel_size": 2,
+        "gpu_memory_utilization": 0.8,
+        "kv_cache_memory_bytes": 3_000_000_000,
+        "max_num_active_seqs": 12,
+        "optimization_level": 3,
+        "use_v2_block_manager": True,
+        "speculative_model": "c/d",
+        "num_speculative_tokens": 3,
+    }
+    found = messages(result)
+    assert {"older flag: --use-v2-block-manager", "older flag: --speculative-model", "unknown flag: --no-such-thing"} <= set(found)
+    assert not any("--max-num-active-seqs" in message for message in found)
+    assert "vLLM 0.33.0" in next(finding.why for finding in result.findings if finding.message == "unknown flag: --no-such-thing")
