@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 
 from kvcanary.config.kv_parts import (
@@ -26,7 +26,7 @@ from kvcanary.config.kv_parts import (
     stored_bytes,
 )
 from kvcanary.config.linear_state import StateShape
-from kvcanary.config.settings import Settings
+from kvcanary.config.settings import ModelSettings, Settings
 from kvcanary.errors import ConfigError
 
 MAX_LAYERS = 4096
@@ -177,7 +177,10 @@ class KvGeometry:
         assert self.kv_dtype is not None
         parts: list[KvPart] = []
         attention_layers = [layer for layer in self.layers[layer_slice] if layer.kind is not LayerKind.NONE]
-        for layer, count in Counter(replace(layer, index_dim=0, state=False) for layer in attention_layers).items():
+        alike: Counter[LayerKv] = Counter()
+        for layer, count in Counter(attention_layers).items():
+            alike[replace(layer, index_dim=0, state=False)] += count
+        for layer, count in alike.items():
             part = self._kv_part(layer, count, tp_size, PartRole.KV)
             if isinstance(part, Unknown):
                 return part
@@ -269,13 +272,18 @@ BLOCKING = ("num_layers", "num_kv_heads", "head_dim", "kv_layout")
 
 def geometry_from_settings(settings: Settings) -> KvGeometry:
     """Geometry from the model fields of the settings; what is empty there is unknown here."""
-    model = settings.model
+    return _geometry(settings.model, settings.pool.sliding_window, settings.pool.pool_class)
+
+
+# A plan is solved by planning again and again with the same model.
+@lru_cache(maxsize=64)
+def _geometry(model: ModelSettings, window: int | None, pool_class: str) -> KvGeometry:
     unknowns: list[Unknown] = []
     kv_dtype = resolve_kv_dtype(model.kv_dtype, None if model.model_dtype == "unknown" else model.model_dtype)
     base = KvGeometry(
         kv_dtype=kv_dtype,
-        window=settings.pool.sliding_window,
-        pool_class=settings.pool.pool_class or None,
+        window=window,
+        pool_class=pool_class or None,
         model=model.model,
         draft_layers=model.draft_num_layers,
         ordered=False,
@@ -295,16 +303,15 @@ def geometry_from_settings(settings: Settings) -> KvGeometry:
     if unknowns:
         return replace(base, unknowns=tuple(unknowns))
     assert model.num_layers is not None
-    layers = tuple(_layers_from_settings(settings, model.num_layers))
-    if settings.pool.pool_class == SWA_POOL and model.swa_num_layers is None:
+    layers = tuple(_stated_layers(model, model.num_layers))
+    if pool_class == SWA_POOL and model.swa_num_layers is None:
         text = "the pool class has a window pool, but how many layers use the window is not stated"
         unknowns.append(Unknown(field="swa_num_layers", text=text, settle="layer_types of config.json"))
         layers = tuple(replace(layer, kind=LayerKind.UNSTATED) if layer.kind is LayerKind.FULL else layer for layer in layers)
     return replace(base, layers=layers, unknowns=tuple(unknowns))
 
 
-def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[LayerKv]:
-    model = settings.model
+def _stated_layers(model: ModelSettings, num_layers: int) -> Iterable[LayerKv]:
     for name in ("v_head_dim", "qk_rope_head_dim", "swa_num_kv_heads", "swa_head_dim", "swa_v_head_dim", "index_head_dim"):
         if (value := getattr(model, name)) is not None:
             _require_positive(name, value)
@@ -320,8 +327,9 @@ def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[Layer
     for name, value in (("swa_num_layers", window_layers), ("index_num_layers", index_layers)):
         if not 0 <= value <= num_layers:
             raise ConfigError(f"{name} must be in 0..{num_layers} (num_layers), got {value}")
-    full = full_layer(settings)
-    yield from (replace(full, index_dim=(model.index_head_dim or 0) if i < index_layers else 0) for i in range(num_layers - window_layers))
+    full = _full_layer(model)
+    indexed = replace(full, index_dim=model.index_head_dim or 0)
+    yield from (indexed if i < index_layers else full for i in range(num_layers - window_layers))
     swa_k = model.swa_head_dim or full.k_dim
     swa_v = 0 if full.latent else (model.swa_v_head_dim or (model.swa_head_dim if model.swa_head_dim else full.v_dim))
     window = replace(full, kind=LayerKind.WINDOW, kv_heads=model.swa_num_kv_heads or full.kv_heads, k_dim=swa_k, v_dim=swa_v)
@@ -330,9 +338,8 @@ def _layers_from_settings(settings: Settings, num_layers: int) -> Iterable[Layer
     yield from (LayerKv(kind=LayerKind.NONE) for _ in range(model.num_idle_layers or 0))
 
 
-def full_layer(settings: Settings) -> LayerKv:
+def _full_layer(model: ModelSettings) -> LayerKv:
     """The full-attention layer that the model fields describe; they must be set."""
-    model = settings.model
     if model.kv_lora_rank is not None:
         assert model.qk_rope_head_dim is not None
         rope = model.qk_rope_head_dim

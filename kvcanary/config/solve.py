@@ -1,4 +1,4 @@
-"""The plan solved backwards: the largest pool, the smallest fraction, the longest context, and what the canary costs in slots.
+"""The plan solved backwards: the largest pool, the smallest fraction, the longest context.
 
 Every answer is found by asking `memory_plan` itself, so an answer and the plan it leads to cannot disagree.
 """
@@ -6,16 +6,15 @@ Every answer is found by asking `memory_plan` itself, so an answer and the plan 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from kvcanary.config.defaults import request_row_width
-from kvcanary.config.findings import Fix
 from kvcanary.config.geometry import Unknown
-from kvcanary.config.memory import MemoryPlan, Share, memory_plan
-from kvcanary.config.settings import FIELDS, Settings, flag_text
-from kvcanary.units import format_bytes, format_count, format_fraction
+from kvcanary.config.memory import MemoryPlan, Share
+from kvcanary.config.settings import FIELDS, Settings
+from kvcanary.units import format_bytes, format_count
 
 FRACTION_STEPS = 1000
 DEFAULT_CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -29,19 +28,57 @@ def changed(settings: Settings, **values: Any) -> Settings:
     return settings.model_copy(update={name: getattr(settings, name).model_copy(update=update) for name, update in groups.items()})
 
 
-def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest whole number in low..high that fits, for a condition that once false stays false; None if not even `low` does."""
+def largest(fits: Callable[[int], bool], low: int, high: int, guess: int | None = None) -> int | None:
+    """The largest whole number in low..high that fits, for a condition that once false stays false; None if not even `low` does.
+
+    A good `guess` makes it quick; a bad one costs a few more tries and never changes the answer.
+    """
     if low > high or not fits(low):
         return None
+    if guess is not None and low < guess <= high:
+        low, high = _bracket(fits, low, high, guess)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
 
 
+def _bracket(fits: Callable[[int], bool], low: int, high: int, guess: int) -> tuple[int, int]:
+    """Narrow low..high, where low fits, by steps away from the guess that grow fourfold."""
+    step = 1
+    if fits(guess):
+        low = guess
+        while low < high:
+            probe = min(high, low + step)
+            if not fits(probe):
+                return low, probe - 1
+            low, step = probe, step * 4
+        return low, high
+    high = guess - 1
+    while low < high:
+        probe = max(low, high - step)
+        if fits(probe):
+            return probe, high
+        high, step = probe - 1, step * 4
+    return low, high
+
+
 def within_budget(plan: MemoryPlan) -> bool:
     """Whether the known lines exceed neither the static share nor the device; shares that are not known do not limit."""
     return all(left is None or left >= 0 for left in (plan.static_left_bytes, plan.headroom_bytes))
+
+
+def largest_within(plan_at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
+    """The largest number whose plan is within the budget. Bytes grow evenly with it, so a straight line between the ends is a good guess."""
+    if low > high:
+        return None
+    ends = [(plan.static_left_bytes, plan.headroom_bytes) for plan in (plan_at(low), plan_at(high))]
+    guesses = [
+        low + first * (high - low) // (first - last)
+        for first, last in zip(*ends, strict=True)
+        if first is not None and last is not None and first > last
+    ]
+    return largest(lambda number: within_budget(plan_at(number)), low, high, min(guesses, default=None))
 
 
 def _obstacle(plan: MemoryPlan) -> Unknown | None:
@@ -76,9 +113,9 @@ def largest_pool(plan: MemoryPlan) -> PoolAnswer | Unknown:
     top = (plan.budget_bytes or 0) // (cell * page) + 1
     if cap is not None:
         top = min(top, max(0, cap) // page)
-    pages = largest(lambda pages: within_budget(_with_slots(plan, pages * page)), 1, top) or 0
-    answer = _with_slots(plan, pages * page)
-    over = _with_slots(plan, (pages + 1) * page)
+    pages = largest_within(lambda pages: with_slots(plan, pages * page), 1, top) or 0
+    answer = with_slots(plan, pages * page)
+    over = with_slots(plan, (pages + 1) * page)
     limit = "static" if over.static_left_bytes is not None and over.static_left_bytes < 0 else "device"
     if cap is not None and pages == max(0, cap) // page and within_budget(over):
         limit = "cap"
@@ -87,7 +124,8 @@ def largest_pool(plan: MemoryPlan) -> PoolAnswer | Unknown:
     return PoolAnswer(slots=pages * page, plan=answer, limit=limit, text=text)
 
 
-def _with_slots(plan: MemoryPlan, slots: int) -> MemoryPlan:
+def with_slots(plan: MemoryPlan, slots: int) -> MemoryPlan:
+    """The same plan with another pool."""
     return plan.replan(changed(plan.settings, pool_slot_count=slots))
 
 
@@ -175,7 +213,7 @@ def largest_context(plan: MemoryPlan, concurrency: int, *, fixed: str = "memory"
     top = (plan.budget_bytes or 0) // cell // concurrency + page
     if positions is not None:
         top = min(top, positions)
-    context = largest(lambda length: within_budget(_at_point(plan, concurrency, length)), 1, top) or 0
+    context = largest_within(lambda length: _at_point(plan, concurrency, length), 1, top) or 0
     limit = "model" if positions is not None and context == positions else "memory"
     return FrontierPoint(concurrency=concurrency, context=context, pool_slots=_slots_for(plan.settings, concurrency, context), limit=limit)
 
@@ -201,100 +239,3 @@ def frontier(plan: MemoryPlan, concurrencies: Sequence[int] = DEFAULT_CONCURRENC
     slots = _slots_for(plan.settings, rows, context)
     current = FrontierPoint(concurrency=rows, context=context, pool_slots=slots, limit="")
     return Frontier(points=tuple(points), current=current, current_fits=bool(context) and within_budget(_at_point(plan, rows, context)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryCost:
-    """What the canary costs in one mode at equal memory: slots that are left of the pool, and the share lost."""
-
-    mode: str
-    label: str
-    canary_bytes: int
-    slots_without: int
-    slots_with: int
-    text: str
-
-    @property
-    def lost_slots(self) -> int:
-        """Slots given up for the canary."""
-        return self.slots_without - self.slots_with
-
-    @property
-    def lost_fraction(self) -> float:
-        """Share of the pool given up, 0..1."""
-        return self.lost_slots / self.slots_without if self.slots_without else 0.0
-
-
-CANARY_MODES = (
-    ("none", {"mode": "none"}, "off"),
-    ("log", {"mode": "log", "verify_token_assert": False}, "log or raise, any real-data depth, with or without the V half"),
-    ("log+tokens", {"mode": "log", "verify_token_assert": True}, "log or raise with the token check"),
-)
-
-
-def canary_cost(plan: MemoryPlan) -> tuple[CanaryCost, ...] | Unknown:
-    """Slots lost to the canary by mode: the pool shrinks until pool and canary take what the pool alone took.
-
-    Real-data depth and the V half change time, not memory. SGLang does not shrink the pool by itself, except for the workspace when it
-    sizes after capture: the figures say what the same bytes would have bought.
-    """
-    if isinstance(plan.rank, Unknown) or plan.geometry.window_pool is None:
-        return plan.line("kv_pool").unknown or Unknown(field="kv_pool", text="KV bytes are not known", settle="config.json")
-    page, slots = plan.settings.pool.page_size, max(0, plan.settings.pool.pool_slot_count)
-    without = plan.replan(changed(plan.settings, mode="none")).known_bytes
-
-    def cost(mode: str, values: dict[str, Any], label: str) -> CanaryCost:
-        base = changed(plan.settings, **values)
-        pages = largest(lambda pages: plan.replan(changed(base, pool_slot_count=pages * page)).known_bytes <= without, 0, slots // page)
-        left = (pages or 0) * page if values["mode"] != "none" else slots
-        canary_bytes = plan.replan(base).canary_bytes
-        lost = format_fraction((slots - left) / slots) if slots else format_fraction(0.0)
-        text = f"canary costs {lost} of the pool: {format_count(slots)} -> {format_count(left)} slots ({format_bytes(canary_bytes)})"
-        return CanaryCost(mode=mode, label=label, canary_bytes=canary_bytes, slots_without=slots, slots_with=left, text=text)
-
-    return tuple(cost(mode, values, label) for mode, values, label in CANARY_MODES)
-
-
-def remedies(plan: MemoryPlan) -> tuple[Fix, ...]:
-    """Changes that make a plan over budget fit, each tried on the plan itself; empty where it fits or nothing single helps."""
-    if within_budget(plan):
-        return ()
-    settings = plan.settings
-    found: list[Fix] = []
-    pool = largest_pool(plan)
-    if isinstance(pool, PoolAnswer) and pool.slots:
-        shown = f"pool {format_count(settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots"
-        found.append(_fix("pool_slot_count", pool.slots, f"{shown} fits"))
-    fraction = smallest_fraction(plan)
-    if isinstance(fraction, FractionAnswer) and fraction.plan is not None and within_budget(fraction.plan):
-        was = settings.memory.mem_fraction_static
-        if fraction.fraction != was:
-            found.append(_fix("mem_fraction_static", fraction.fraction, f"static fraction {was} -> {fraction.fraction} pays for this pool"))
-    for field, value, text in (
-        ("mode", "none", f"canary off frees {format_bytes(plan.canary_bytes)}"),
-        ("verify_token_assert", False, "token check off frees its table"),
-    ):
-        trial = changed(settings, **{field: value})
-        if trial != settings and within_budget(plan.replan(trial)):
-            found.append(_fix(field, value, text))
-    if (smaller := _smaller_dtype(plan)) is not None and within_budget(smaller):
-        found.append(_fix("kv_dtype", "fp8_e4m3", "KV in fp8 halves the bytes of the pool"))
-    rows = largest(
-        lambda rows: within_budget(plan.replan(changed(settings, req_to_token_pool_size=rows))), 1, settings.pool.req_to_token_pool_size - 1
-    )
-    if rows is not None:
-        found.append(_fix("req_to_token_pool_size", rows, f"request rows {settings.pool.req_to_token_pool_size} -> {rows} fits"))
-    return tuple(found)
-
-
-def _smaller_dtype(plan: MemoryPlan) -> MemoryPlan | None:
-    """The plan with KV in fp8; None where the type is not 16 bits wide or the bytes per token were stated."""
-    if plan.geometry.kv_dtype not in ("bfloat16", "float16") or plan.geometry.stated_bytes_per_token is not None:
-        return None
-    settings = changed(plan.settings, kv_dtype="fp8_e4m3")
-    given = None if plan.given_geometry is None else replace(plan.given_geometry, kv_dtype="fp8_e4m3")
-    return memory_plan(settings, given, plan.given_draft)
-
-
-def _fix(field: str, value: int | float | str | bool | None, text: str) -> Fix:
-    return Fix(field=field, value=value, flag=flag_text(field, value), text=text)

@@ -12,10 +12,12 @@ from kvcanary.config.findings import Severity
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import MemoryPlan, memory_plan
+from kvcanary.config.remedies import canary_cost, remedies
 from kvcanary.config.rules import RULES
 from kvcanary.config.settings import Settings
-from kvcanary.config.solve import FractionAnswer, PoolAnswer, canary_cost, frontier, largest_pool, remedies, smallest_fraction
+from kvcanary.config.solve import FractionAnswer, PoolAnswer, frontier, largest_pool, smallest_fraction
 from kvcanary.errors import ConfigError
+from kvcanary.escape import markdown_text
 from kvcanary.ui import blocks, state, style
 from kvcanary.units import format_bytes, format_count
 
@@ -28,7 +30,7 @@ def draw(current: state.Current) -> None:
     with st.container(height=300, border=False, key="findings"):
         blocks.findings_list(current.findings)
         if not current.findings:
-            st.caption(f"Nothing to report: all {len(RULES)} rules were checked.")
+            style.caption(f"Nothing to report: all {len(RULES)} rules were checked.")
         if state.unknown_parameters():
             st.button("Drop what is unknown in the link", on_click=state.forget_unknown, key="forget_unknown")
     _capacities(settings)
@@ -76,7 +78,7 @@ def _memory(current: state.Current) -> None:
         return
     summary = charts.memory_summary(plan)
     st.plotly_chart(charts.memory_bar(plan, state.theme()), key="memory_bar", config=CHART_CONFIG, alt=summary)
-    st.caption(summary)
+    style.caption(summary)
     # One view at a time: hidden tabs would be computed on every keystroke.
     view = st.segmented_control(
         "Details", list(_VIEWS), default="Limits", key="plan_view", label_visibility="collapsed", persist_state="session"
@@ -92,11 +94,11 @@ def _lines(plan: MemoryPlan, _current: state.Current) -> None:
 def _limits(plan: MemoryPlan, _current: state.Current) -> None:
     for number, fix in enumerate(remedies(plan)):
         st.button(
-            fix.text,
+            markdown_text(fix.text),
             key=f"remedy.{number}.{fix.field}",
             on_click=state.set_value,
             args=(fix.field, fix.value),
-            help=f"As a flag: `{fix.flag}`",
+            help=f"As a flag: {markdown_text(fix.flag)}",
         )
     rows = [
         ("largest pool for this memory", _said(largest_pool(plan))),
@@ -116,11 +118,11 @@ def _said(answer: PoolAnswer | FractionAnswer | Unknown) -> str:
 def _frontier(plan: MemoryPlan, _current: state.Current) -> None:
     found = frontier(plan)
     if isinstance(found, Unknown):
-        st.caption(f"The frontier is {_said(found)}.")
+        style.caption(f"The frontier is {_said(found)}.")
         return
     summary = charts.frontier_summary(found)
     st.plotly_chart(charts.frontier_chart(found, state.theme()), key="frontier", config=CHART_CONFIG, alt=summary)
-    st.caption(summary)
+    style.caption(summary)
     rows = [(format_count(p.concurrency), format_count(p.context), format_count(p.pool_slots), p.limit) for p in found.points]
     blocks.table(("requests at once", "longest context", "pool slots", "limited by"), rows, numeric=(0, 1, 2))
 
