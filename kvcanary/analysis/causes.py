@@ -76,11 +76,12 @@ CAUSE_TEXTS: dict[Cause, CauseText] = {
         references=("sgl-project/sglang#26813",),
     ),
     Cause.TRANSFER_INCOMPLETE: CauseText(
-        title="Prefill-to-decode transfer late or incomplete",
-        meaning="Slots that came from another server are not whole: bytes or records of a run of slots had not arrived when decode "
-        "read them.",
+        title="Transfer or load late or incomplete",
+        meaning="Slots that came from another server (prefill to decode) or from a host or storage tier are not whole: bytes or records "
+        "of a run of slots had not arrived when a request read them.",
         confirm=(
             "Look at the prefill side: its log is clean for the same request when the transfer is at fault.",
+            "With a host or storage tier, run without it: if the reports stop, the load was not whole.",
             "Compare the run of slots with the page size and with the transfer's block size.",
             "Delay the first decode step, or send one request at a time. If the reports stop, completion is signalled too early.",
         ),

@@ -285,12 +285,15 @@ def _bytes(marks: Marks) -> Suspicion | None:
     evidence.append("TAIL reports it and HEAD cannot, since HEAD holds no hash of bytes.")
     run = marks.incident.pattern
     early = marks.incident.first_step is not None and marks.incident.first_step <= 4
-    decode = marks.context.disaggregation == "decode"
-    if marks.in_run and (decode or early):
+    decode, tier = marks.context.disaggregation == "decode", bool(marks.context.host_tier)
+    if marks.in_run and (decode or tier or early):
         evidence.append(f"The slots are one run of {run.run_length}, {run.longest_run[0]} to {run.longest_run[1]}{_page_words(marks)}.")
-        evidence.append(
-            "The server is the decode side." if decode else f"It comes in the first steps (reported at step {marks.incident.first_step})."
-        )
+        if decode:
+            evidence.append("The server is the decode side.")
+        elif tier:
+            evidence.append("The server has a host tier: a run of slots is what one load fills.")
+        else:
+            evidence.append(f"It comes in the first steps (reported at step {marks.incident.first_step}).")
         return Suspicion(
             cause=Cause.TRANSFER_INCOMPLETE,
             confidence=Confidence.MEDIUM,
