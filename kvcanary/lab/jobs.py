@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from kvcanary.lab.workloads import plan_benchmark
 if TYPE_CHECKING:
     from kvcanary.lab.campaign_job import CampaignSpec
 
-RUNS_FOLDER = "runs"
+RUNS_FOLDER, LOCKS_FOLDER = "runs", "locks"
 # Exit code of a worker that found its run claimed by somebody else.
 NOT_MINE = 3
 _TICK_S = 0.3
@@ -37,7 +38,7 @@ _TICK_S = 0.3
 _CLAIM_GRACE_S = 10.0
 # A worker looks for a stop between two timed calls, of which the longest take seconds.
 _STOP_GRACE_S = 20.0
-_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]+(?:-[0-9]+)?")
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]+(?:-[0-9a-f]+)?")
 
 _Action = Callable[[RunRecord], None]
 
@@ -86,7 +87,7 @@ class JobManager:
             plan_of(spec)
             kind = "campaign"
         with self._lock:
-            folder = self._new_folder(kind)
+            folder = new_folder(self._runs, kind)
             record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time())
             try:
                 folder.write_record(record)
@@ -217,18 +218,13 @@ class JobManager:
             if code is None:
                 return
             del self._workers[record.id]
-        folder = self.folder(record.id)
-        # The last thing that a worker does is to write its record, so the record is read after the worker was seen to be gone.
-        gone = record.state is RunState.RUNNING and not _alive(record)
-        record = folder.read_record()
-        if not record.state.active:
-            return
-        if worker is not None and code != NOT_MINE and (record.pid == worker.pid or (record.pid is None and folder.claim())):
-            _mark_interrupted(folder, _exit_words(code or 0))
-        elif gone:
-            _mark_interrupted(folder, "its worker is gone (killed, or the machine was restarted)")
-        elif record.state is RunState.QUEUED and _age_s(folder.claim_file) > _CLAIM_GRACE_S:
-            _mark_interrupted(folder, "its worker ended before it began")
+            folder = self.folder(record.id)
+            # Read after the worker was seen to end: the last thing that it does is to write its record.
+            last = folder.read_record()
+            if last.state.active and code != NOT_MINE and (last.pid == worker.pid or (last.pid is None and folder.claim())):
+                _mark_interrupted(folder, _exit_words(code or 0))
+                return
+        settle(self.folder(record.id))
 
     def _active_records(self) -> list[RunRecord]:
         """Queued and running ones, oldest first; what cannot be read is left to `Runs.damaged` to name."""
@@ -252,21 +248,33 @@ class JobManager:
                     self._over.add(name)
         return sorted(records, key=lambda record: (record.created_s, record.id))
 
-    def _new_folder(self, kind: str) -> RunFolder:
-        """A new folder of its own; a name that another manager takes at the same moment is passed over."""
-        stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{kind}"
-        try:
-            self._runs.mkdir(parents=True, exist_ok=True)
-            for number in range(1, 10_000):
-                path = self._runs / (stem if number == 1 else f"{stem}-{number}")
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    continue
-                return RunFolder(path)
-        except OSError as error:
-            raise JobError(f"the run cannot be stored under {self._runs}: {error.strerror}") from error
-        raise JobError(f"10 000 runs were started within one second under {self._runs}")
+
+def new_folder(runs: Path, kind: str) -> RunFolder:
+    """A new folder for a run, whose name no other host has given either: several may share a store. JobError when the disk is full."""
+    try:
+        while True:
+            path = runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{kind}-{secrets.token_hex(4)}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return RunFolder(path)
+    except OSError as error:
+        raise JobError(f"the run cannot be stored under {runs}: {error.strerror}") from error
+
+
+def settle(folder: RunFolder) -> RunRecord:
+    """The record of a run; one whose worker has died without a word is marked as interrupted first. StoreError when it cannot be read."""
+    record = folder.read_record()
+    gone = record.state is RunState.RUNNING and not _alive(record)
+    if gone:
+        # Read again: the last thing that a worker does is to write its record.
+        record = folder.read_record()
+    if gone and record.state.active:
+        return _mark_interrupted(folder, "its worker is gone (killed, or the machine was restarted)")
+    if record.state is RunState.QUEUED and _age_s(folder.claim_file) > _CLAIM_GRACE_S:
+        return _mark_interrupted(folder, "its worker ended before it began")
+    return record
 
 
 def _device(record: RunRecord) -> str:
@@ -293,14 +301,14 @@ def _alive(record: RunRecord) -> bool:
         return False
 
 
-def _mark_interrupted(folder: RunFolder, cause: str) -> None:
+def _mark_interrupted(folder: RunFolder, cause: str) -> RunRecord:
     if _age_s(folder.stop_file) > _STOP_GRACE_S:
         cause = "its worker did not react to the request to stop and was ended"
     try:
         points = len(folder.read_points())
     except StoreError as error:
         points, cause = 0, f"{cause}; {error}"
-    folder.update_record(
+    return folder.update_record(
         state=RunState.INTERRUPTED,
         finished_s=time.time(),
         verdict=Verdict.PARTIAL if points else Verdict.NOT_RUN,

@@ -54,7 +54,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkSpec:
-    """What to run: flat settings, preset of effort, backend and device by name, seed, and whether faults are planted for the map."""
+    """What to run: flat settings, preset of effort, backend and device by name, seed, and whether faults are planted for the map.
+
+    step_time_s is the time of one forward of the model, as the operator states it, to see the canary's share of it; None: not stated.
+    """
 
     settings: dict[str, Any]
     preset: str = "quick"
@@ -62,6 +65,7 @@ class BenchmarkSpec:
     device: str = "cpu"
     seed: int = 1
     faults: bool = True
+    step_time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,8 @@ class Point:
 
     workload: decode, prefill or sweep; layout: contiguous or shuffled slots; batch requests with `prefix` tokens each. warm_up_s is the
     first call, which the quantiles leave out. stamp and verify are TAIL launches; head_stamp and head_verify are measured where they differ
-    from them, which is where TAIL hashes real KV. plan is the one launch per forward that finds the slots.
+    from them, which is where TAIL hashes real KV. plan is the one launch per forward that finds the slots. On an accelerator that captures
+    graphs, stamp_graph and verify_graph are the same launches replayed from a graph. halves is 2 where the V half has launches of its own.
     """
 
     workload: str
@@ -128,18 +133,23 @@ class Point:
     plan: Timing | None = None
     head_stamp: Timing | None = None
     head_verify: Timing | None = None
+    stamp_graph: Timing | None = None
+    verify_graph: Timing | None = None
     warm_up_s: float = 0.0
+    halves: int = 1
 
     @property
     def forward_s(self) -> float | None:
-        """Predicted canary time of one forward, K half of one group: plan once, then HEAD and TAIL each verify and stamp.
+        """Predicted canary time of one forward of the full group: plan once, then for each half HEAD and TAIL each verify and stamp.
 
-        None for a sweep, which is no forward. A batch without prefix has nothing to verify.
+        The K half is measured and the V half taken to be like it. None for a sweep, which is no forward. A batch without prefix has nothing
+        to verify.
         """
         if self.workload == "sweep" or self.stamp is None or (self.prefix and self.verify is None):
             return None
-        launches = (self.plan, self.head_verify or self.verify, self.head_stamp or self.stamp, self.verify, self.stamp)
-        return sum(launch.p50_s for launch in launches if launch is not None)
+        launches = (self.head_verify or self.verify, self.head_stamp or self.stamp, self.verify, self.stamp)
+        half_s = sum(launch.p50_s for launch in launches if launch is not None)
+        return self.halves * half_s + (self.plan.p50_s if self.plan is not None else 0.0)
 
     def share_of_bound(self, op: str) -> float | None:
         """Median of the bound over the median of the operation, 1.0 is the limit; None where not measured."""
@@ -154,7 +164,7 @@ class Point:
         return cls(**{**values, **timings})
 
 
-_TIMINGS = ("stamp", "stamp_bound", "verify", "verify_bound", "plan", "head_stamp", "head_verify")
+_TIMINGS = ("stamp", "stamp_bound", "verify", "verify_bound", "plan", "head_stamp", "head_verify", "stamp_graph", "verify_graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +196,7 @@ class RunRecord:
     gate: tuple[GateCheck, ...] = ()
     coverage: dict[str, int] = field(default_factory=dict)
     durations_s: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     faults: tuple[dict[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -300,6 +311,25 @@ class RunFolder:
         except (OSError, ValueError, TypeError):
             return None
 
+    def signature(self) -> tuple[int, int]:
+        """Changes whenever the record was replaced or a point was added."""
+        try:
+            points = (self.path / "points.jsonl").stat().st_size
+        except FileNotFoundError:
+            points = 0
+        return (self.path / "run.json").stat().st_mtime_ns, points
+
+    def size_bytes(self) -> int:
+        """What its files take."""
+        return sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.is_file())
+
+    def count_points(self) -> int:
+        """Whole points stored so far, without reading what is in them."""
+        try:
+            return (self.path / "points.jsonl").read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
     def append_point(self, point: Point) -> None:
         """Add one measured point; it survives whatever happens next."""
         with (self.path / "points.jsonl").open("a", encoding="utf-8") as file:
@@ -325,6 +355,20 @@ class RunFolder:
                 yield Point.from_dict(json.loads(line))
             except (ValueError, TypeError, AttributeError) as error:
                 raise StoreError(f"points of run {self.path.name} are damaged in line {number}: {error}") from error
+
+    def write_result(self, document: dict[str, Any]) -> None:
+        """Write the document of a plan or an inspection."""
+        _write_atomically(self.path / "result.json", document)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The document of a plan or an inspection, None for a run of another kind."""
+        try:
+            document: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"result of run {self.path.name} cannot be read: {error}") from error
+        return document
 
     def write_cards(self, cards: list[dict[str, Any]]) -> None:
         """Write the cards of bad slots."""

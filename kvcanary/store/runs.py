@@ -36,6 +36,16 @@ class SlotArrays:
     fields: npt.NDArray[np.int64] | None
 
 
+def read_slot_arrays(folder: RunFolder) -> SlotArrays | None:
+    """The map in a run's folder, None where the run did not get that far."""
+    if not folder.slots_file.is_file():
+        return None
+    columns, length = read_slots(folder.slots_file, ("status", "flags", "chain_index"), RECORD_COLUMNS)
+    kept = all(name in columns for name in RECORD_COLUMNS)
+    fields = np.stack([columns[name] for name in RECORD_COLUMNS], axis=1) if kept else None
+    return SlotArrays(columns["status"], columns["flags"], columns["chain_index"], length, fields)
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """All runs under one data folder."""

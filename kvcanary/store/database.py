@@ -1,0 +1,309 @@
+"""The store: every plan, benchmark, campaign and inspection as a run that can be found, opened, annotated, deleted and kept in bounds.
+
+A run's files are its truth; the database is an index over them and holds what people add. It lives in the data folder (SQLite) or wherever
+a URL says, where several hosts may share it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from sqlalchemy import Connection, delete, func, select, update
+
+from kvcanary.errors import StoreError
+from kvcanary.lab.jobs import RUNS_FOLDER, new_folder
+from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Verdict
+from kvcanary.store.connection import name_of, open_database, reading, writing
+from kvcanary.store.files import RunFiles, file_bytes, free_bytes
+from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
+from kvcanary.store.runs import SlotArrays, read_slot_arrays
+from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
+from kvcanary.store.sync import FolderSync, insert_for
+
+DATABASE_NAME = "store.sqlite3"
+UNDO_S = 24 * 3600.0
+
+_Rows = list[RunRow]
+_Records = list[RunRecord]
+_Texts = list[str]
+_Points = list[Point]
+_Cards = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """Bytes: of runs by kind, of deleted runs that can still be restored, of the database file (0 on a server), and free."""
+
+    by_kind: dict[str, int]
+    deleted_bytes: int
+    database_bytes: int
+    free_bytes: int
+
+    @property
+    def runs_bytes(self) -> int:
+        """All runs that are not deleted."""
+        return sum(self.by_kind.values())
+
+
+class Store:
+    """Thread-safe; any number of processes may have the same store open. Reads look at the run folders first, so they are always current."""
+
+    def __init__(self, url: str, root: Path, shared_url: str = "") -> None:
+        self.root = root
+        self.files = RunFiles(root, shared_url)
+        self._engine = open_database(url)
+        self._sync = FolderSync(self._engine, self.files)
+
+    @classmethod
+    def open(cls, url: str | None, data_folder: Path, shared_url: str = "") -> Store:
+        """Open or make a store; its schema is brought up to date and runs that lie in the data folder are taken in.
+
+        url: any database that SQLAlchemy reaches, None for SQLite in the data folder. shared_url: a folder or fsspec URL that the files of
+        finished runs are copied to, for other hosts on the same database. StoreError: unreachable, locked, damaged, full, read-only, newer.
+        """
+        return cls(url or f"sqlite:///{data_folder / DATABASE_NAME}", data_folder, shared_url)
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._engine.dispose()
+
+    def __str__(self) -> str:
+        return name_of(self._engine)
+
+    def list(self, *, order: str = "newest", limit: int | None = None, offset: int = 0, **filters: Unpack[Filters]) -> _Rows:
+        """Rows that fit all filters; order is newest, oldest or largest."""
+        self._sync.run()
+        query = select(RUNS).where(condition(filters)).order_by(*order_by(order)).limit(limit).offset(offset)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings().all()
+            labels = _labels_of(connection, [row["id"] for row in rows])
+        return [to_row(row, labels.get(row["id"], ())) for row in rows]
+
+    def count(self, **filters: Unpack[Filters]) -> int:
+        """How many runs fit all filters."""
+        self._sync.run()
+        with reading(self._engine) as connection:
+            return connection.scalar(select(func.count()).select_from(RUNS).where(condition(filters))) or 0
+
+    def choices(self) -> dict[str, _Texts]:
+        """What there is to filter by: kind, verdict, state, machine, model and label, each sorted and without the empty text."""
+        self._sync.run()
+        found = {}
+        with reading(self._engine) as connection:
+            for name in ("kind", "verdict", "state", "machine", "model"):
+                values = connection.scalars(select(RUNS.c[name]).where(RUNS.c.deleted_s.is_(None)).distinct())
+                found[name] = sorted(value for value in values if value)
+            alive = select(LABELS.c.label).join(RUNS, RUNS.c.id == LABELS.c.run_id).where(RUNS.c.deleted_s.is_(None)).distinct()
+            found["label"] = sorted(connection.scalars(alive))
+        return found
+
+    def row(self, run_id: str) -> RunRow:
+        """One row, deleted or not; StoreError when there is no such run."""
+        self._sync.run()
+        with reading(self._engine) as connection:
+            found = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).mappings().one_or_none()
+            if found is None:
+                raise StoreError(self._sync.problems.get(run_id) or f"no run {run_id[:60]!r} in store {self}")
+            return to_row(found, _labels_of(connection, [run_id]).get(run_id, ()))
+
+    def record(self, run_id: str) -> RunRecord:
+        """One record, as its folder has it, else as the database does; StoreError when there is no such run or it cannot be read."""
+        if (own := self.files.own(run_id)) is not None:
+            return own.read_record()
+        with reading(self._engine) as connection:
+            document = connection.scalar(select(DOCUMENTS.c.document).where(DOCUMENTS.c.run_id == run_id))
+        if document is None:
+            raise StoreError(f"no run {run_id[:60]!r} in store {self}")
+        return RunRecord.from_document(json.loads(document))
+
+    def records(self, *, order: str = "newest", limit: int | None = None, offset: int = 0, **filters: Unpack[Filters]) -> _Records:
+        """Like `list`, with the whole record of each."""
+        self._sync.run()
+        query = select(DOCUMENTS.c.document).join(RUNS, RUNS.c.id == DOCUMENTS.c.run_id).where(condition(filters))
+        with reading(self._engine) as connection:
+            documents = connection.scalars(query.order_by(*order_by(order)).limit(limit).offset(offset)).all()
+        return [RunRecord.from_document(json.loads(document)) for document in documents]
+
+    def folder(self, run_id: str) -> RunFolder:
+        """A folder to read a run's files from; StoreError where they cannot be had here, naming where they are."""
+        if (own := self.files.own(run_id)) is not None:
+            return own
+        with reading(self._engine) as connection:
+            row = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).mappings().one_or_none()
+            if row is None:
+                raise StoreError(f"no run {run_id[:60]!r} in store {self}")
+            if row["files_url"]:
+                return self.files.folder(run_id, row["files_url"])
+            raise StoreError(f"files of run {run_id} are not here: {self._sync.place_of(connection, row['origin'])}")
+
+    def points(self, run_id: str) -> _Points:
+        """Its measured points."""
+        return self.folder(run_id).read_points()
+
+    def slots(self, run_id: str) -> SlotArrays | None:
+        """Its map, None where the run did not get that far."""
+        return read_slot_arrays(self.folder(run_id))
+
+    def cards(self, run_id: str) -> _Cards:
+        """Cards of its bad slots."""
+        return self.folder(run_id).read_cards()
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        """The document of a plan or an inspection, None for a run of another kind."""
+        return self.folder(run_id).read_result()
+
+    def document(self, run_id: str) -> dict[str, Any]:
+        """The whole run but its arrays, as one JSON-ready document with its schema and version."""
+        row = self.row(run_id)
+        return {
+            **self.record(run_id).to_document(),
+            "note": row.note,
+            "labels": [*row.labels],
+            "points": [asdict(point) for point in self.points(run_id)],
+            "cards": self.cards(run_id),
+            "result": self.result(run_id),
+        }
+
+    def damaged(self) -> _Texts:
+        """One sentence per folder that cannot be read."""
+        self._sync.run()
+        return [*self._sync.problems.values()]
+
+    def set_note(self, run_id: str, note: str) -> None:
+        """Replace the note of a run; empty takes it away."""
+        if len(note) > NOTE_LIMIT:
+            raise StoreError(f"a note must be at most {NOTE_LIMIT} characters, got {len(note)}; put longer text beside the run and name it")
+        with writing(self._engine) as connection:
+            self._must_exist(connection, run_id)
+            connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(note=note))
+
+    def add_label(self, run_id: str, label: str) -> None:
+        """Give a run a label; one that it has stays."""
+        label = label.strip()
+        if not 1 <= len(label) <= LABEL_LIMIT:
+            raise StoreError(f"a label must be 1 to {LABEL_LIMIT} characters, got {len(label)}")
+        with writing(self._engine) as connection:
+            self._must_exist(connection, run_id)
+            connection.execute(insert_for(connection)(LABELS).values(run_id=run_id, label=label).on_conflict_do_nothing())
+
+    def remove_label(self, run_id: str, label: str) -> None:
+        """Take a label away; one that it does not have is no error."""
+        with writing(self._engine) as connection:
+            connection.execute(delete(LABELS).where(LABELS.c.run_id == run_id, LABELS.c.label == label.strip()))
+
+    def delete(self, run_id: str) -> None:
+        """Take a run out of every list; `restore` brings it back until `purge`. StoreError while it is active."""
+        self._sync.run()
+        if run_id in self._sync.problems:
+            # A folder that cannot be read has no row that could be marked.
+            self.files.remove(run_id, "")
+            return
+        with writing(self._engine) as connection:
+            state = self._must_exist(connection, run_id)
+            if RunState(state).active:
+                raise StoreError(f"run {run_id} is {state}; stop it before it is deleted")
+            connection.execute(update(RUNS).where(RUNS.c.id == run_id, RUNS.c.deleted_s.is_(None)).values(deleted_s=time.time()))
+
+    def restore(self, run_id: str) -> None:
+        """Undo a deletion; StoreError when its files are gone already."""
+        with writing(self._engine) as connection:
+            self._must_exist(connection, run_id)
+            connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(deleted_s=None))
+
+    def purge(self, after_s: float = UNDO_S) -> _Texts:
+        """Remove for good what was deleted here more than after_s seconds ago; returns the ids. Other data folders purge their own."""
+        old = [row.id for row in self.list(deleted=True) if time.time() - (row.deleted_s or 0) >= after_s]
+        gone = []
+        for run_id in old:
+            with writing(self._engine) as connection:
+                # Locked until the files are gone, so that a restore comes before or finds nothing.
+                query = select(RUNS.c.files_url).where(
+                    RUNS.c.id == run_id, RUNS.c.deleted_s.is_not(None), RUNS.c.origin == self._sync.origin
+                )
+                files_url = connection.scalar(query.with_for_update())
+                if files_url is not None:
+                    self.files.remove(run_id, files_url)
+                    for table, column in ((LABELS, LABELS.c.run_id), (DOCUMENTS, DOCUMENTS.c.run_id), (RUNS, RUNS.c.id)):
+                        connection.execute(delete(table).where(column == run_id))
+                    gone.append(run_id)
+        return gone
+
+    def retain(self, *, keep_last: int | None = None, newer_than: float | None = None, dry_run: bool = False) -> _Rows:
+        """Delete runs that are neither among the last `keep_last` nor newer than `newer_than` (seconds since the epoch); returns them.
+
+        Active runs, and runs with a note or a label, stay. Deletions can be restored until they are purged. StoreError without a rule.
+        """
+        if keep_last is None and newer_than is None:
+            raise StoreError("retention needs a rule: keep_last (a number of runs) or newer_than (a time); without one nothing is deleted")
+        if keep_last is not None and keep_last < 0:
+            raise StoreError(f"keep_last must be 0 or more, got {keep_last}")
+        rows = self.list()[keep_last or 0 :]
+        doomed = [
+            row
+            for row in rows
+            if not row.state.active and not row.note and not row.labels and (newer_than is None or row.created_s < newer_than)
+        ]
+        for row in [] if dry_run else doomed:
+            self.delete(row.id)
+        return doomed
+
+    def disk_use(self) -> DiskUse:
+        """What the store takes and what is free."""
+        self._sync.run()
+        url = self._engine.url
+        database = str(url.database) if url.get_backend_name() == "sqlite" else None
+        with reading(self._engine) as connection:
+            sizes = select(RUNS.c.kind, RUNS.c.deleted_s.is_(None), func.sum(RUNS.c.size_bytes)).group_by(
+                RUNS.c.kind, RUNS.c.deleted_s.is_(None)
+            )
+            found = connection.execute(sizes).all()
+        return DiskUse(
+            by_kind={kind: int(size) for kind, alive, size in found if alive},
+            deleted_bytes=sum(int(size) for _, alive, size in found if not alive),
+            database_bytes=0 if database is None else file_bytes(database) + file_bytes(f"{database}-wal"),
+            free_bytes=free_bytes(self.root),
+        )
+
+    def save_plan(self, settings: dict[str, Any], *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
+        """Keep a plan as a run and return its id. settings: flat; document: what `kvcanary plan --json` writes."""
+        return self._save("plan", {"settings": settings}, verdict, sentence, document)
+
+    def save_inspection(self, source: str, *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
+        """Keep an inspection as a run and return its id. source: the name of what was read; document: what `kvcanary inspect --json` writes."""
+        return self._save("inspection", {"source": source}, verdict, sentence, document)
+
+    def _save(self, kind: str, spec: dict[str, Any], verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
+        folder = new_folder(self.root / RUNS_FOLDER, kind)
+        now = time.time()
+        record = RunRecord(
+            id=folder.path.name, kind=kind, state=RunState.DONE, spec=spec, created_s=now, started_s=now, finished_s=now, verdict=verdict,
+            sentence=sentence,
+        )  # fmt: skip
+        try:
+            folder.write_result(document)
+            folder.write_record(record)
+        except OSError as error:
+            raise StoreError(f"the {kind} cannot be stored under {folder.path.parent}: {error.strerror}") from error
+        self._sync.run()
+        return record.id
+
+    def _must_exist(self, connection: Connection, run_id: str) -> str:
+        """The state of a run."""
+        state = connection.scalar(select(RUNS.c.state).where(RUNS.c.id == run_id))
+        if state is None:
+            raise StoreError(f"no run {run_id[:60]!r} in store {self}")
+        return str(state)
+
+
+def _labels_of(connection: Connection, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for start in range(0, len(run_ids), 500):
+        query = select(LABELS).where(LABELS.c.run_id.in_(run_ids[start : start + 500])).order_by(LABELS.c.label)
+        for run_id, label in connection.execute(query):
+            found[run_id] = (*found.get(run_id, ()), label)
+    return found

@@ -1,0 +1,123 @@
+"""One run as a row of the list, and the choice of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, or_, select
+from sqlalchemy.sql.expression import UnaryExpression
+
+from kvcanary.errors import StoreError
+from kvcanary.lab.records import RunRecord, RunState, Verdict
+from kvcanary.store.schema import LABELS, RUNS
+
+KINDS = ("plan", "benchmark", "campaign", "inspection")
+LABEL_LIMIT, NOTE_LIMIT = 60, 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """What a list shows of a run. Times are seconds since the epoch; size_bytes is what its files take; labels are sorted.
+
+    machine names what computed: the accelerator, else the processor. deleted_s is None unless the deletion can still be undone.
+    """
+
+    id: str
+    kind: str
+    state: RunState
+    verdict: Verdict
+    created_s: float
+    started_s: float | None
+    finished_s: float | None
+    device: str
+    machine: str
+    host: str
+    model: str
+    sentence: str
+    note: str
+    labels: tuple[str, ...]
+    points: int
+    size_bytes: int
+    deleted_s: float | None
+
+
+class Filters(TypedDict, total=False):
+    """Which runs: equal kind, verdict, state, machine, model; having the label; text in id, sentence, note, model or machine, any case.
+
+    newer_than is seconds since the epoch; deleted asks for the deleted runs alone. None and absence mean any.
+    """
+
+    kind: str | None
+    verdict: str | None
+    state: str | None
+    machine: str | None
+    model: str | None
+    label: str | None
+    text: str | None
+    newer_than: float | None
+    deleted: bool
+
+
+_EQUAL = ("kind", "verdict", "state", "machine", "model")
+_SEARCHED = (RUNS.c.id, RUNS.c.sentence, RUNS.c.note, RUNS.c.model, RUNS.c.machine)
+ORDERS: Mapping[str, tuple[UnaryExpression[Any] | ColumnElement[Any], ...]] = {
+    "newest": (RUNS.c.created_s.desc(), RUNS.c.id.desc()),
+    "oldest": (RUNS.c.created_s, RUNS.c.id),
+    "largest": (RUNS.c.size_bytes.desc(), RUNS.c.id.desc()),
+}
+
+
+def condition(filters: Filters) -> ColumnElement[bool]:
+    """The filters as SQL; StoreError for a filter that is none."""
+    unknown = set(filters) - set(Filters.__annotations__)
+    if unknown:
+        raise StoreError(f"runs are filtered by {', '.join(Filters.__annotations__)}, got {sorted(unknown)[0]!r}")
+    parts: list[ColumnElement[bool]] = [RUNS.c.deleted_s.is_not(None) if filters.get("deleted") else RUNS.c.deleted_s.is_(None)]
+    parts += [RUNS.c[name] == str(wanted) for name in _EQUAL if (wanted := filters.get(name)) is not None]
+    if (label := filters.get("label")) is not None:
+        parts.append(exists(select(LABELS.c.run_id).where(LABELS.c.run_id == RUNS.c.id, LABELS.c.label == label)))
+    if words := (filters.get("text") or "").split():
+        parts += [or_(*(func.lower(column).contains(word.lower(), autoescape=True) for column in _SEARCHED)) for word in words]
+    if (newer_than := filters.get("newer_than")) is not None:
+        parts.append(RUNS.c.created_s >= newer_than)
+    return and_(*parts)
+
+
+def order_by(order: str) -> tuple[Any, ...]:
+    """The order by name; StoreError for one that there is none of."""
+    if order not in ORDERS:
+        raise StoreError(f"order must be one of {', '.join(ORDERS)}, got {order[:60]!r}")
+    return ORDERS[order]
+
+
+def to_row(values: RowMapping, labels: tuple[str, ...]) -> RunRow:
+    """A row of the table."""
+    names = (name for name in RunRow.__dataclass_fields__ if name not in ("labels", "state", "verdict"))
+    return RunRow(
+        state=RunState(values["state"]), verdict=Verdict(values["verdict"]), labels=labels, **{name: values[name] for name in names}
+    )
+
+
+def from_record(record: RunRecord, *, origin: str, points: int, size_bytes: int) -> dict[str, Any]:
+    """Columns of the table that follow from a record; notes, deletion and where files were copied do not."""
+    settings = record.spec.get("settings")
+    machine = record.machine
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "state": record.state.value,
+        "verdict": record.verdict.value,
+        "created_s": record.created_s,
+        "started_s": record.started_s,
+        "finished_s": record.finished_s,
+        "device": str(record.spec.get("device", ""))[:40],
+        "machine": str(machine.get("accelerator") or machine.get("processor") or ""),
+        "host": str(machine.get("host", "")),
+        "model": str(settings.get("model", "")) if isinstance(settings, dict) else "",
+        "sentence": record.sentence,
+        "points": points,
+        "size_bytes": size_bytes,
+        "origin": origin,
+    }
