@@ -22,11 +22,15 @@ from kvcanary.store.home import data_folder
 from kvcanary.store.runs import Runs, point_rows
 from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
 
+_DIAGNOSIS = "diagnosis"
+
 
 @with_settings
 def command(
     given: dict[str, Any],
-    preset: Annotated[str, typer.Option(help=f"How much to measure: {', '.join(PRESETS)}.")] = "quick",
+    preset: Annotated[
+        str, typer.Option(help=f"How much to measure: {', '.join(PRESETS)}; or {_DIAGNOSIS}, which scores Inspect.")
+    ] = "quick",
     backend: Annotated[str, typer.Option(help="auto, numba, torch, reference or triton; auto says what it chose and why.")] = "auto",
     run_on: Annotated[str, typer.Option(help="Where this benchmark runs: cpu, or an accelerator such as cuda:0.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of slots, tokens and planted faults; the same seed gives the same run.")] = 1,
@@ -49,6 +53,11 @@ def command(
 
       kvcanary bench --pool-slot-count 392920 --req-to-token-pool-size 4096 --real-data partial --preset standard --json run.json
     """
+    if preset == _DIAGNOSIS:
+        # It brings pandas along, which no other preset needs.
+        from kvcanary.cli import bench_diagnosis
+
+        raise typer.Exit(bench_diagnosis.run(seed, json_target))
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))

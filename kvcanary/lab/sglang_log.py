@@ -44,7 +44,7 @@ def violation_message(row: Int64Array, *, total: int, overflow: bool, step: int)
         wanted = f"{checked}prev_hash=0x{layout.to_unsigned(aux):016x}"
     return "\n".join(
         (
-            violation_line(row),
+            violation_line(row.tolist()),
             f"KV cache canary violation detected (kernel_kind={tag}, slot_idx={slot}, position={position})",
             f"canary_kind:       {tag.lower() if tag.startswith('SWEEP') else f'per_forward_{tag.lower()}'}",
             f"  fail_reasons: {' '.join(labels) or 'none'}",
