@@ -296,9 +296,11 @@ def _state_lines(settings: Settings, geometry: KvGeometry) -> list[PlanLine]:
     layers = geometry.state_layers or (settings.model.num_state_layers or 0)
     if not layers:
         return []
+    size = settings.model.state_bytes_per_request
+    each = f" of {format_bytes(size)}" if size is not None else ""
     unknown = Unknown(
         field="state_bytes_per_request",
-        text=f"{layers} layers keep a state per request, not covered by the canary; how many state slots SGLang allocates is not settled",
+        text=f"{layers} layers keep a state{each} per request, not covered by the canary; how many SGLang allocates is not settled",
         settle="--max-mamba-cache-size, or 'Mamba Cache is allocated' of a start-up log",
     )
     return [_open("state_cache", "State cache (not covered)", "state", Share.STATIC, unknown)]

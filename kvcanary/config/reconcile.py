@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from kvcanary.config.capacities import LaunchCapacities, buffer_groups
 from kvcanary.config.defaults import ROW_SPARE_TOKENS, kv_budget_bytes, running_requests
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.kv_parts import RankKv
-from kvcanary.config.memory import MemoryPlan
+from kvcanary.config.memory import MemoryPlan, memory_plan
+from kvcanary.config.reconciliation import Reconciliation, Row, Status
+from kvcanary.config.settings import Settings
 from kvcanary.config.solve import changed
 from kvcanary.errors import ConfigError
 from kvcanary.layout import VERIFY_CAPACITY_FACTOR
@@ -27,57 +28,6 @@ BYTES_PER_TOKEN_TOLERANCE = 0.005
 FREE_MEMORY_TOLERANCE_GIB = 0.15
 
 
-class Status(StrEnum):
-    """agrees: within the rounding of the log · explained: differs for a stated reason · unexplained · not planned: no figure to compare."""
-
-    AGREES = "agrees"
-    EXPLAINED = "explained"
-    UNEXPLAINED = "unexplained"
-    NOT_PLANNED = "not planned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One value of the log beside the plan's. `unit` is tokens, requests, entries, GiB or bytes/token; `why` is one sentence or empty."""
-
-    name: str
-    label: str
-    unit: str
-    observed: float
-    planned: float | None
-    status: Status
-    why: str = ""
-
-    @property
-    def difference(self) -> float | None:
-        """Observed less planned, in the unit of the row."""
-        return None if self.planned is None else self.observed - self.planned
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciliation:
-    """All rows in the order of a start-up, and one sentence."""
-
-    rows: tuple[Row, ...]
-
-    @property
-    def unexplained(self) -> tuple[Row, ...]:
-        """Rows that differ without a stated reason."""
-        return tuple(row for row in self.rows if row.status is Status.UNEXPLAINED)
-
-    @property
-    def text(self) -> str:
-        """'7 of 9 values agree, 1 is explained, 1 is not: K size'."""
-        if not self.rows:
-            return "the log states nothing that the plan has"
-        count = {status: sum(row.status is status for row in self.rows) for status in Status}
-        open_rows = f": {', '.join(row.label for row in self.unexplained)}" if self.unexplained else ""
-        return (
-            f"{count[Status.AGREES]} of {len(self.rows)} values agree, {count[Status.EXPLAINED]} differ for a stated reason, "
-            f"{count[Status.NOT_PLANNED]} have no figure in the plan, {count[Status.UNEXPLAINED]} unexplained{open_rows}"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Bytes per token from a printed size: best value and the range that the rounding leaves."""
@@ -87,13 +37,25 @@ class Measured:
     high: float
 
 
-def bytes_per_token(size_gib: float, tokens: int, page_size: int) -> Measured:
-    """K, V or KV bytes of one token on one rank from a pool line; the printed size includes the spare page. ConfigError without tokens."""
+def bytes_per_token(size_gib: float, tokens: int, page_size: int, parts: int = 1) -> Measured:
+    """K, V or KV bytes of one token on one rank from a pool line; the printed size includes the spare page. ConfigError without tokens.
+
+    `parts` is the number of printed figures in the size, each rounded by itself.
+    """
     rows = tokens + page_size
     if tokens < 1 or page_size < 1:
         raise ConfigError(f"a pool line needs at least 1 token and a page of 1, got {tokens} and {page_size}")
-    low, high = max(0.0, size_gib - ROUNDING_GIB), size_gib + ROUNDING_GIB
+    low, high = max(0.0, size_gib - parts * ROUNDING_GIB), size_gib + parts * ROUNDING_GIB
     return Measured(value=size_gib * GIB / rows, low=low * GIB / rows, high=high * GIB / rows)
+
+
+def plan_to_compare(settings: Settings) -> MemoryPlan:
+    """The plan that a log is laid beside: where layers and heads are known, bytes per token come from them and not from the log itself."""
+    plan = memory_plan(settings)
+    if plan.geometry.stated_bytes_per_token is None:
+        return plan
+    independent = memory_plan(changed(settings, kv_bytes_per_token=None))
+    return independent if isinstance(independent.rank, RankKv) else plan
 
 
 def reconcile(plan: MemoryPlan, observed: Mapping[str, Any]) -> Reconciliation:
@@ -126,13 +88,21 @@ class _Log:
         return None if line is None or line.bytes is None else line.bytes / GIB
 
     def row(
-        self, name: str, label: str, unit: str, observed: float | None, planned: float | None, tolerance: float = 0.0, why: str = ""
+        self,
+        name: str,
+        label: str,
+        unit: str,
+        observed: float | None,
+        planned: float | None,
+        tolerance: float = 0.0,
+        why: str = "",
+        missing: str = "the plan has no figure for it",
     ) -> list[Row]:
-        """A row, or none without an observation; `why` is the reason to give if the difference exceeds the tolerance."""
+        """A row, or none without an observation; `why` explains a difference above the tolerance, `missing` a plan without a figure."""
         if observed is None:
             return []
         if planned is None:
-            status, reason = Status.NOT_PLANNED, "the plan has no figure for it"
+            status, reason = Status.NOT_PLANNED, missing
         elif abs(observed - planned) <= tolerance:
             status, reason = Status.AGREES, ""
         else:
@@ -141,13 +111,16 @@ class _Log:
 
     def weights(self) -> list[Row]:
         observed = self.number("load_weight_mem_gb")
-        return self.row("load_weight_mem_gb", "Weights", "GiB", observed, self.gib("weights"), 2 * ROUNDING_GIB)
+        missing = "weight_bytes is not stated"
+        return self.row("load_weight_mem_gb", "Weights", "GiB", observed, self.gib("weights"), 2 * ROUNDING_GIB, missing=missing)
 
     def pool(self) -> list[Row]:
         allocated, ready = self.number("kv_tokens"), self.number("max_total_num_tokens")
         why = ""
         if allocated is not None and ready is not None and allocated != ready:
             why = f"the pool was resized from {allocated:.0f} to {ready:.0f} tokens after it was allocated"
+        elif (bound := self.number("kv_tokens_upper_bound")) is not None and bound == self.slots and allocated is not None:
+            why = f"the canary was installed for {bound:.0f} slots of reserved addresses; {allocated:.0f} were backed after graph capture"
         elif allocated is not None and self.page_size > 1 and 0 < self.slots - allocated < self.page_size:
             why = f"rounded down to a page of {self.page_size}"
         elif (cap := (self.observed.get("server_args") or {}).get("max_total_tokens")) is not None and ready is not None:
@@ -185,7 +158,10 @@ class _Log:
         sizing = self.observed.get("kv_pool_sizing")
         if isinstance(sizing, Mapping) and sizing.get("cell_size") is not None:
             planned_cell = self._cell(rank) if isinstance(rank, RankKv) else None
-            rows += self.row("cell_size", "Bytes per slot (cell_size)", "bytes/token", float(sizing["cell_size"]), planned_cell)
+            # A figure that was stated came from printed sizes, which are rounded; one from layers and heads is exact.
+            stated = self.plan.geometry.stated_bytes_per_token is not None
+            slack = BYTES_PER_TOKEN_TOLERANCE * (planned_cell or 0.0) if stated else 0.0
+            rows += self.row("cell_size", "Bytes per slot (cell_size)", "bytes/token", float(sizing["cell_size"]), planned_cell, slack)
         return rows
 
     def _cell(self, rank: RankKv) -> float:
@@ -195,18 +171,30 @@ class _Log:
         return rank.pool_bytes("full") + ratio * rank.pool_bytes("swa") + extra
 
     def sizes(self) -> list[Row]:
-        """Bytes per token of each pool line, from its sizes and its tokens."""
+        """Bytes per token of each pool line, from its sizes and its tokens; K and V apart where the plan knows them apart."""
         rows: list[Row] = []
         for kind, tokens, sizes in self._pool_lines():
-            for half, size in sizes.items():
-                if size is None or not tokens:
-                    continue
-                measured = bytes_per_token(size, tokens, self.page_size)
+            missing = self._missing_pool(kind)
+            for half, size, parts in self._halves(kind, sizes):
+                measured = bytes_per_token(size, tokens, self.page_size, parts)
                 planned = self._per_token(kind, half)
                 slack = max(measured.high - measured.value, BYTES_PER_TOKEN_TOLERANCE * (planned or 0.0))
                 label = f"{half.upper()} bytes per token" + ("" if kind in ("target", "full") else f" ({kind})")
-                rows += self.row(f"{kind}_{half}_bytes_per_token", label, "bytes/token", measured.value, planned, slack)
+                name = f"{kind}_{half}_bytes_per_token"
+                rows += self.row(name, label, "bytes/token", measured.value, planned, slack, missing=missing)
         return rows
+
+    def _missing_pool(self, kind: str) -> str:
+        draft = next((line.unknown for line in self.plan.lines if line.name == "draft_kv_pool"), None)
+        unknown = draft if kind == "draft" else self.plan.rank
+        return f"{unknown.text}; settled by {unknown.settle}" if isinstance(unknown, Unknown) else "the plan has no such pool"
+
+    def _halves(self, kind: str, sizes: Mapping[str, float | None]) -> list[tuple[str, float, int]]:
+        """(half, GiB, printed figures in it) of a pool line; K and V summed where the plan has one figure for both."""
+        k, v, kv = (sizes.get(half) for half in ("k", "v", "kv"))
+        if k is not None and v is not None and self._per_token(kind, "k") is None and self._per_token(kind, "kv") is not None:
+            return [("kv", k + v, 2)]
+        return [(half, size, 1) for half, size in (("k", k), ("v", v), ("kv", kv)) if size is not None]
 
     def _pool_lines(self) -> list[tuple[str, int, dict[str, float | None]]]:
         pools = self.observed.get("kv_pools")
@@ -218,7 +206,7 @@ class _Log:
         for kind, pool in entries:
             tokens = pool.get("tokens")
             sizes = {half: pool.get(f"{half}_size_gb") for half in ("k", "v", "kv")}
-            if isinstance(tokens, int):
+            if isinstance(tokens, int) and tokens > 0:
                 found.append((kind, tokens, sizes))
         return found
 
@@ -242,7 +230,8 @@ class _Log:
         planned = (after or 0.0) - sum(line.bytes or 0 for line in kv) / GIB if known else None
         upper = self.number("kv_tokens_upper_bound")
         why = "the pool only reserves addresses at this point; it is backed after graph capture" if upper is not None else ""
-        return self.row("memory_pool_end_avail_gb", "Free after the pool", "GiB", end, planned, FREE_MEMORY_TOLERANCE_GIB, why)
+        missing = "the log does not state the free memory after loading" if after is None else "the bytes of the pool are not known"
+        return self.row("memory_pool_end_avail_gb", "Free after the pool", "GiB", end, planned, FREE_MEMORY_TOLERANCE_GIB, why, missing)
 
     def canary(self) -> list[Row]:
         """Capacities of the install line, and the workspace SGLang reserved."""
@@ -256,14 +245,14 @@ class _Log:
         except ConfigError:
             return []
         rows: list[Row] = []
-        for name, planned in (
-            ("verify_capacity", capacities.verify_capacity),
-            ("write_req_capacity", capacities.write_req_capacity),
-            ("write_entry_capacity", capacities.write_entry_capacity),
-        ):
-            observed = stated.get(name)
-            why = self._installed_reason(installed) if name == "verify_capacity" else ""
-            rows += self.row(f"canary_{name}", f"Canary {name.replace('_', ' ')}", "entries", observed, planned, 0, why)
+        reasons = {
+            "verify_capacity": self._installed_reason(installed),
+            "write_req_capacity": self._requests_reason(stated.get("write_req_capacity")),
+            "write_entry_capacity": "",
+        }
+        for name, why in reasons.items():
+            planned = getattr(capacities, name)
+            rows += self.row(f"canary_{name}", f"Canary {name.replace('_', ' ')}", "entries", stated.get(name), planned, 0, why)
         workspace = (self.observed.get("post_capture") or {}).get("canary_workspace_gb")
         if workspace is not None and isinstance(installed, int) and installed % VERIFY_CAPACITY_FACTOR == 0:
             at_install = changed(settings, pool_slot_count=installed // VERIFY_CAPACITY_FACTOR)
@@ -278,6 +267,16 @@ class _Log:
         slots = installed // VERIFY_CAPACITY_FACTOR
         if slots in (self.number("kv_tokens"), self.number("kv_tokens_upper_bound")) and slots != self.slots:
             return f"the canary was installed for {slots} slots, before the pool was resized"
+        return ""
+
+    def _requests_reason(self, installed: Any) -> str:
+        """Why the install line has another request capacity: max(decode graph batch, request rows) of the moment it was printed."""
+        before = (self.observed.get("post_capture") or {}).get("max_running_requests_before")
+        if installed == before:
+            return f"the canary was installed for {installed} requests, before the pool was resized"
+        rows = self.number("max_running_requests")
+        if isinstance(installed, int) and rows is not None and installed > rows and self.number("cuda_graph_bs_max") is None:
+            return f"the larger of {rows:.0f} request rows and the decode graphs, so those go up to {installed}"
         return ""
 
     def limits(self) -> list[Row]:
@@ -304,4 +303,5 @@ class _Log:
         planned = None if headroom is None else headroom / GIB + (self.gib("canary_workspace") or 0.0)
         missing = ", ".join(line.label for line in self.plan.unknown_lines)
         why = f"the plan does not know: {missing}" if missing else ""
-        return graphs + self.row("available_gpu_mem_gb", "Free when ready", "GiB", free, planned, FREE_MEMORY_TOLERANCE_GIB, why)
+        no_budget = "neither the memory of the device nor what was free before loading is stated"
+        return graphs + self.row("available_gpu_mem_gb", "Free when ready", "GiB", free, planned, FREE_MEMORY_TOLERANCE_GIB, why, no_budget)

@@ -63,22 +63,26 @@ def _bracket(fits: Callable[[int], bool], low: int, high: int, guess: int) -> tu
     return low, high
 
 
-def within_budget(plan: MemoryPlan) -> bool:
-    """Whether the known lines exceed neither the static share nor the device; shares that are not known do not limit."""
-    return all(left is None or left >= 0 for left in (plan.static_left_bytes, plan.headroom_bytes))
+def within_budget(plan: MemoryPlan, *, static_only: bool = False) -> bool:
+    """Whether the known lines exceed neither the static share nor (unless static_only) the device; unknown shares do not limit."""
+    return all(left is None or left >= 0 for left in _spare(plan, static_only))
 
 
-def largest_within(plan_at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
+def _spare(plan: MemoryPlan, static_only: bool) -> tuple[int | None, ...]:
+    return (plan.static_left_bytes,) if static_only else (plan.static_left_bytes, plan.headroom_bytes)
+
+
+def largest_within(plan_at: Callable[[int], MemoryPlan], low: int, high: int, *, static_only: bool = False) -> int | None:
     """The largest number whose plan is within the budget. Bytes grow evenly with it, so a straight line between the ends is a good guess."""
     if low > high:
         return None
-    ends = [(plan.static_left_bytes, plan.headroom_bytes) for plan in (plan_at(low), plan_at(high))]
+    ends = [_spare(plan_at(number), static_only) for number in (low, high)]
     guesses = [
         low + first * (high - low) // (first - last)
         for first, last in zip(*ends, strict=True)
         if first is not None and last is not None and first > last
     ]
-    return largest(lambda number: within_budget(plan_at(number)), low, high, min(guesses, default=None))
+    return largest(lambda number: within_budget(plan_at(number), static_only=static_only), low, high, min(guesses, default=None))
 
 
 def _obstacle(plan: MemoryPlan) -> Unknown | None:
@@ -101,8 +105,11 @@ class PoolAnswer:
     text: str
 
 
-def largest_pool(plan: MemoryPlan) -> PoolAnswer | Unknown:
-    """Most KV slots, in whole pages, for the fraction and the device of a plan; `max_total_tokens` caps it as in SGLang."""
+def largest_pool(plan: MemoryPlan, *, static_only: bool = False) -> PoolAnswer | Unknown:
+    """Most KV slots, in whole pages, for the fraction and the device of a plan; `max_total_tokens` caps it as in SGLang.
+
+    static_only: what SGLang itself would take, which does not ask whether the rest of the device suffices.
+    """
     if (obstacle := _obstacle(plan)) is not None:
         return obstacle
     page = plan.settings.pool.page_size
@@ -113,11 +120,11 @@ def largest_pool(plan: MemoryPlan) -> PoolAnswer | Unknown:
     top = (plan.budget_bytes or 0) // (cell * page) + 1
     if cap is not None:
         top = min(top, max(0, cap) // page)
-    pages = largest_within(lambda pages: with_slots(plan, pages * page), 1, top) or 0
+    pages = largest_within(lambda pages: with_slots(plan, pages * page), 1, top, static_only=static_only) or 0
     answer = with_slots(plan, pages * page)
     over = with_slots(plan, (pages + 1) * page)
     limit = "static" if over.static_left_bytes is not None and over.static_left_bytes < 0 else "device"
-    if cap is not None and pages == max(0, cap) // page and within_budget(over):
+    if cap is not None and pages == max(0, cap) // page and within_budget(over, static_only=static_only):
         limit = "cap"
     reason = {"static": "the static share is full", "device": "the device is full", "cap": "max_total_tokens caps it"}[limit]
     text = f"{format_count(answer.settings.pool.pool_slot_count)} slots; with another page {reason}" if pages else f"no slot fits: {reason}"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcanary.config.memory import memory_plan
-from kvcanary.config.reconcile import Reconciliation, Row, Status, bytes_per_token, reconcile
+from kvcanary.config.reconcile import bytes_per_token, plan_to_compare, reconcile
+from kvcanary.config.reconciliation import Reconciliation, Row, Status
 from kvcanary.errors import ConfigError
 from kvcanary.units import GIB
 from tests.config.plans import BASE, WINDOW, server
@@ -164,6 +165,54 @@ def test_reserved_workspace_is_that_of_the_installed_capacities() -> None:
     found = compare(canary=installed, kv_tokens_upper_bound=20_000_000, post_capture={"canary_workspace_gb": 1.79})
     assert found["canary_workspace_gb"].status is Status.AGREES
     assert found["canary_verify_capacity"].status is Status.EXPLAINED
+
+
+def test_addresses_that_were_only_reserved_explain_the_pool() -> None:
+    found = compare({"pool_slot_count": 170_000}, kv_tokens_upper_bound=170_000)
+    for name in ("kv_tokens", "max_total_num_tokens"):
+        assert "installed for 170000 slots of reserved addresses; 150000 were backed" in found[name].why
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ({"post_capture": {"max_running_requests_before": 260}}, "installed for 260 requests"),
+        ({}, "the larger of 200 request rows and the decode graphs, so those go up to 260"),
+        ({"cuda_graph_bs_max": 32}, ""),
+    ],
+)
+def test_request_capacity_of_the_install_line(log: dict[str, Any], reason: str) -> None:
+    installed = {"verify_capacity": 450_000, "write_req_capacity": 260, "write_entry_capacity": 4096}
+    row = compare(canary=installed, **log)["canary_write_req_capacity"]
+    assert row.status is (Status.EXPLAINED if reason else Status.UNEXPLAINED)
+    assert reason in row.why
+
+
+def test_a_log_is_laid_beside_layers_and_heads_and_not_beside_itself() -> None:
+    wrong = server(kv_bytes_per_token=4 * HALF)
+    assert plan_to_compare(wrong).geometry.stated_bytes_per_token is None
+    found = rows(reconcile(plan_to_compare(wrong), log_of()))
+    assert found["target_k_bytes_per_token"].status is Status.AGREES
+    only_stated = server(kv_bytes_per_token=2 * HALF, num_layers=None)
+    assert plan_to_compare(only_stated).geometry.stated_bytes_per_token == 2 * HALF
+
+
+def test_one_figure_for_k_and_v_is_compared_with_their_sum() -> None:
+    settings = {"kv_bytes_per_token": 2 * HALF, "num_layers": None}
+    found = compare(settings, kv_pool_sizing={"cell_size": 2 * HALF + 100})
+    assert found["target_kv_bytes_per_token"].status is Status.AGREES
+    assert "target_k_bytes_per_token" not in found
+    # 100 of 55 296 bytes are 0.2 %, within what the printed sizes leave open.
+    assert found["cell_size"].status is Status.AGREES
+    assert compare({**settings, "kv_bytes_per_token": HALF})["target_kv_bytes_per_token"].status is Status.UNEXPLAINED
+
+
+def test_what_is_missing_says_what_would_settle_it() -> None:
+    assert "num_layers is not stated" in compare({"num_layers": None})["target_k_bytes_per_token"].why
+    pools = [{"kind": "draft", "tokens": 150_000, "k_size_gb": 0.5, "v_size_gb": 0.5}]
+    draft = compare({"speculative_num_draft_tokens": 3}, kv_pools=pools)["draft_k_bytes_per_token"]
+    assert draft.status is Status.NOT_PLANNED
+    assert "draft model's layers are not stated" in draft.why
 
 
 @given(st.integers(1, 10**7), st.sampled_from([1, 16, 64, 256]), st.integers(16, 10**6))

@@ -215,3 +215,12 @@ def test_frontier_falls_with_concurrency_and_holds_the_current_point() -> None:
     assert isinstance(roomy, Frontier)
     assert roomy.current_fits
     assert roomy.points[0].context >= 10_000
+
+
+def test_the_engine_s_own_pool_does_not_ask_for_the_rest_of_the_device() -> None:
+    # A request table of 16 GB lies outside the static share, so only the device is too small for it.
+    plan = memory_plan(server(max_seq_len_per_req=20_000_004))
+    own, fitting = largest_pool(plan, static_only=True), pool_of(plan)
+    assert isinstance(own, PoolAnswer)
+    assert (own.limit, fitting.limit) == ("static", "device")
+    assert own.slots > fitting.slots
