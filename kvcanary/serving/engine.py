@@ -11,6 +11,7 @@ Between schedule and complete the tables of the step are those the forward sees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from kvcanary.serving.transfer import Transfer, TransferQueue
 from kvcanary.serving.window import WindowedSlotPool
 
 OWNER_FREE, OWNER_CACHED, OWNER_IN_FLIGHT, OWNER_PADDING = -1, -2, -3, -4
+_NOTHING = Batch(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
 
 
 class ServingEngine:
@@ -97,6 +99,7 @@ class ServingEngine:
         """Cancel a request between two steps; False when it is not here. Slots that a transfer still writes stay in flight."""
         if self._scheduled:
             raise ServingError(f"step {self.step_index} runs; call complete() before abort()")
+        self.scheduler.end_run()
         waiting = {request.rid: request for request in self.scheduler.waiting}
         request = next((found for found in self.scheduler.by_row.values() if found.rid == rid), waiting.get(rid))
         if request is None:
@@ -117,6 +120,7 @@ class ServingEngine:
 
     def check(self) -> Ledger:
         """The conservation law: free + held + cached + in flight = pool, no slot in two hands; ServingError with the numbers."""
+        self.scheduler.settle()
         in_flight_rows = [transfer.row for transfer in self.transfers.pending]
         rows = [row for row in self.scheduler.by_row if row not in in_flight_rows]
         return self.memory.ledger(np.array(rows, dtype=np.int64), self.transfers.slots())
@@ -127,6 +131,7 @@ class ServingEngine:
 
     def owners(self) -> Int64Array:
         """Who holds each slot, int64 [num_slots]: a request id, or OWNER_FREE, OWNER_CACHED, OWNER_IN_FLIGHT, OWNER_PADDING."""
+        self.scheduler.settle()
         owners = np.full(self.memory.pool.num_slots, OWNER_FREE, dtype=np.int64)
         owners[: self.options.page_size] = OWNER_PADDING
         for node in self.memory.tree.nodes() if self.memory.tree else ():
@@ -159,6 +164,9 @@ class ServingEngine:
         return self.options.dp_size > 1 and (self._upcoming is not None or bool(self.transfers.pending))
 
     def _take_transfers(self) -> None:
+        if not self.transfers.pending and self.options.disaggregation_mode != "decode":
+            return
+        self.scheduler.end_run()
         for transfer in self.transfers.arrivals(self.step_index):
             if not transfer.row:
                 self.memory.pool.release_slots(transfer.slots)
@@ -216,38 +224,30 @@ class ServingEngine:
         self.scheduler.release(request)
 
     def _step(self, batch: Batch | None) -> Step:
-        table, pool = self.memory.table, self.memory.pool
-        decode = batch is None or batch.decode
-        rows = EMPTY if batch is None else batch.rows
-        prefix_lens = EMPTY if batch is None else batch.prefix_lens
-        extend_lens = EMPTY if batch is None else batch.extend_lens
-        owner = np.repeat(rows, extend_lens)
-        ends = np.cumsum(extend_lens)
-        positions = np.arange(len(owner)) - np.repeat(ends - extend_lens - prefix_lens, extend_lens)
-        pad_rows = self._padding.decode_rows(len(rows)) - len(rows) if decode else 0
-        pad_width = self.options.tokens_per_decode
-
-        def padded(values: Int64Array, fill: int) -> Int64Array:
-            return np.concatenate([values, np.full(pad_rows, fill, dtype=np.int64)]) if pad_rows else values
-
-        moves, self._arrived_moves = (*self.memory.take_moves(), *self._arrived_moves), []
-        windowed = pool if isinstance(pool, WindowedSlotPool) else None
+        table, pool, mode = self.memory.table, self.memory.pool, self._mode(batch)
+        batch = batch or _NOTHING
+        pad_rows, pad_tokens = self._padding.of(batch)
+        if pad_rows:
+            batch = _padded(batch, pad_rows, self.options.tokens_per_decode)
+        moves = self.memory.take_moves()
+        if self._arrived_moves:
+            moves, self._arrived_moves = (*moves, *self._arrived_moves), []
         return Step(
             index=self.step_index,
-            mode=self._mode(batch),
-            req_pool_indices=padded(rows, layout.PADDING_ROW),
-            prefix_lens=padded(prefix_lens, 0),
-            extend_seq_lens=padded(extend_lens, pad_width),
-            expected_valid_lens=padded(table.known_lens[rows], 0),
-            rids=padded(table.rids[rows], NO_REQUEST),
-            tokens=EMPTY if batch is None else batch.tokens,
-            positions=positions,
-            out_slots=table.req_to_token[owner, positions].astype(np.int64),
+            mode=mode,
+            req_pool_indices=batch.rows,
+            prefix_lens=batch.prefix_lens,
+            extend_seq_lens=batch.extend_lens,
+            expected_valid_lens=batch.known_lens,
+            rids=batch.rids,
+            tokens=batch.tokens,
+            positions=batch.positions,
+            out_slots=batch.slots,
             req_to_token=table.req_to_token,
             expected_tokens=table.token_ids,
-            full_to_swa=None if windowed is None else windowed.full_to_swa,
+            full_to_swa=pool.full_to_swa if isinstance(pool, WindowedSlotPool) else None,
             window=self.options.sliding_window or 0,
-            pad_tokens=pad_rows * pad_width,
+            pad_tokens=pad_tokens,
             events=self.memory.take_events(),
             moves=moves,
             free_slots=pool.free_pages * pool.page_size,
@@ -256,6 +256,22 @@ class ServingEngine:
     def _mode(self, batch: Batch | None) -> StepMode:
         if batch is None:
             return StepMode.IDLE
-        if not batch.decode:
-            return StepMode.EXTEND
+        if batch.prefill_rows:
+            return StepMode.EXTEND if batch.prefill_rows == len(batch.rows) else StepMode.MIXED
         return StepMode.DECODE if self.options.speculative_num_draft_tokens is None else StepMode.TARGET_VERIFY
+
+
+def _padded(batch: Batch, rows: int, width: int) -> Batch:
+    """The batch with padding rows behind its own; what is per token stays."""
+
+    def with_fill(values: Int64Array, fill: int) -> Int64Array:
+        return np.concatenate([values, np.full(rows, fill, dtype=np.int64)])
+
+    return replace(
+        batch,
+        rows=with_fill(batch.rows, layout.PADDING_ROW),
+        rids=with_fill(batch.rids, NO_REQUEST),
+        prefix_lens=with_fill(batch.prefix_lens, 0),
+        extend_lens=with_fill(batch.extend_lens, width),
+        known_lens=with_fill(batch.known_lens, 0),
+    )

@@ -105,6 +105,14 @@ class KvMemory:
             table.req_to_token[owner[:, None], page_index[:, None] * page_size + inside] = pages[:, None] * page_size + inside
         table.alloc_lens[rows] += wanted * page_size
 
+    def grow_row(self, row: int, length: int) -> None:
+        """Give one row slots for positions up to length; make room first."""
+        table = self.table
+        first = int(table.alloc_lens[row])
+        slots = self.pool.slots_of(self.pool.alloc_pages(self.pages_for(length - first)))
+        table.req_to_token[row, first : first + len(slots)] = slots
+        table.alloc_lens[row] = first + len(slots)
+
     def shrink(self, rows: Int64Array) -> Int64Array:
         """Free whole pages behind the committed tokens of rows (rejected drafts); returns the freed slots."""
         page_size, table = self.options.page_size, self.table

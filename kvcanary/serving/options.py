@@ -16,6 +16,7 @@ class ServingOptions:
 
     pool_slot_count: KV slots without the padding page. req_to_token_pool_size: request rows without padding row 0.
     max_seq_len_per_req: prompt plus output of one request. chunked_prefill_size: None = off.
+    enable_mixed_chunk: running requests decode in the prefill batch, at the expense of its budget.
     sliding_window with swa_pool_slot_count: a window sub-pool of that many slots. speculative_num_draft_tokens with
     draft_acceptance: tokens written per request and decode step, and the chance that a draft token is right.
     host_slot_count: slots of the host tier, 0 = none. cuda_graph_max_bs: largest captured decode batch, None = no graphs.
@@ -30,6 +31,7 @@ class ServingOptions:
     page_size: int = 1
     max_prefill_tokens: int = 16384
     chunked_prefill_size: int | None = 512
+    enable_mixed_chunk: bool = False
     radix_cache: bool = True
     sliding_window: int | None = None
     swa_pool_slot_count: int | None = None
@@ -104,6 +106,11 @@ class ServingOptions:
             raise ConfigError(
                 f"sliding_window={self.sliding_window} is not simulated together with host_slot_count={self.host_slot_count} or "
                 f"disaggregation_mode={self.disaggregation_mode!r}; drop one of them"
+            )
+        if self.enable_mixed_chunk and (self.chunked_prefill_size is None or self.speculative_num_draft_tokens is not None):
+            raise ConfigError(
+                f"enable_mixed_chunk=True needs chunked_prefill_size and no speculative_num_draft_tokens, got {self.chunked_prefill_size} "
+                f"and {self.speculative_num_draft_tokens}; set the one, drop the other"
             )
         if self.host_slot_count and not self.radix_cache:
             raise ConfigError(f"host_slot_count={self.host_slot_count} needs radix_cache=True, got False; it backs up tree nodes")

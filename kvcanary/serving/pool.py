@@ -46,17 +46,30 @@ class SlotPool:
             raise ServingError(
                 f"{count} pages wanted, {self._count} of {self.num_pages} are free; evict or retract first, or raise pool_slot_count"
             )
-        index = (self._head + np.arange(count)) % len(self._ring)
+        pages = self.peek_pages(count)
+        self.skip_pages(count)
+        return pages
+
+    def peek_pages(self, count: int) -> Int64Array:
+        """The pages that alloc_pages would hand out next, int64 [count]; nothing is taken."""
+        end = self._head + count
+        if end <= len(self._ring):
+            return self._ring[self._head : end].copy()
+        return np.concatenate([self._ring[self._head :], self._ring[: end - len(self._ring)]])
+
+    def skip_pages(self, count: int) -> None:
+        """Take count pages that were peeked at before."""
         self._head = (self._head + count) % len(self._ring)
         self._count -= count
-        return self._ring[index]
 
     def release_pages(self, pages: Int64Array) -> None:
         """Put pages at the end of the free list."""
         if self._count + len(pages) > len(self._ring):
             raise ServingError(f"{self._count + len(pages)} free pages in a pool of {self.num_pages}; slots were freed more than once")
-        index = (self._head + self._count + np.arange(len(pages))) % len(self._ring)
-        self._ring[index] = pages
+        start = (self._head + self._count) % len(self._ring)
+        fitting = min(len(pages), len(self._ring) - start)
+        self._ring[start : start + fitting] = pages[:fitting]
+        self._ring[: len(pages) - fitting] = pages[fitting:]
         self._count += len(pages)
 
     def release_slots(self, slots: Int64Array) -> None:
@@ -65,7 +78,7 @@ class SlotPool:
 
     def free_list(self) -> Int64Array:
         """Free pages in the order in which they will be handed out, a copy."""
-        return self._ring[(self._head + np.arange(self._count)) % len(self._ring)]
+        return self.peek_pages(self._count)
 
     def slots_of(self, pages: Int64Array) -> Int64Array:
         """All slots of pages, in order, int64 [len(pages) * page_size]."""

@@ -6,10 +6,11 @@ Prefill goes first, as in SGLang; decode runs when nothing can be admitted. The 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvcanary.serving.decode_run import RUN_STEPS, DecodeRun
 from kvcanary.serving.events import Event, EventKind
 from kvcanary.serving.memory import KvMemory
 from kvcanary.serving.options import ServingOptions
@@ -19,23 +20,32 @@ from kvcanary.serving.request import Request
 from kvcanary.serving.speculation import Drafter
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
-    """Rows of one forward with the tokens they write: rows, prefix_lens, extend_lens int64 [bs]; tokens int64 [sum of extend_lens].
+    """Rows of one forward with the tokens they write.
 
-    accepted: int64 [bs], tokens of each row that stay; equal to extend_lens without speculation.
+    rows, rids, prefix_lens, extend_lens, known_lens: int64 [bs]. tokens, positions, slots: int64 [sum of extend_lens], flat in batch order.
+    accepted: int64 [bs], tokens of each row that stay; equal to extend_lens without speculation. The leading prefill_rows rows compute
+    prompts, the others decode.
     """
 
     rows: Int64Array
+    rids: Int64Array
     prefix_lens: Int64Array
     extend_lens: Int64Array
+    known_lens: Int64Array
     tokens: Int64Array
+    positions: Int64Array
+    slots: Int64Array
     accepted: Int64Array
-    decode: bool
+    prefill_rows: int = 0
 
 
 class Scheduler:
-    """Queues and running rows of one rank."""
+    """Queues and running rows of one rank.
+
+    Table lengths of running rows may lag behind while a decode run is on; `settle` brings them up to date.
+    """
 
     def __init__(self, options: ServingOptions, memory: KvMemory) -> None:
         self.options, self.memory = options, memory
@@ -44,6 +54,11 @@ class Scheduler:
         self.chunked: Request | None = None
         self.by_row: dict[int, Request] = {}
         self._drafter = Drafter(options.tokens_per_decode, options.draft_acceptance, options.vocab_size, options.seed)
+        self._run: DecodeRun | None = None
+        # A prompt that found no room is tried again only when something was released, as the engine's batch_is_full has it.
+        self._full = False
+        # Pages that a mixed batch keeps for the requests that decode in it.
+        self._spare_pages = 0
 
     @property
     def idle(self) -> bool:
@@ -52,7 +67,11 @@ class Scheduler:
 
     def next_batch(self) -> Batch | None:
         """The next prefill batch, else the next decode batch, else None. A decode instance never prefills."""
-        batch = self._prefill_batch() if self.options.disaggregation_mode != "decode" else None
+        prefill = self.options.disaggregation_mode != "decode" and (self.chunked is not None or bool(self.waiting and not self._full))
+        if self._run is not None and not prefill:
+            return self._batch_of_run(self._run)
+        self.end_run()
+        batch = self._prefill_batch() if prefill else None
         return batch or self._decode_batch()
 
     def complete(self, batch: Batch) -> list[Request]:
@@ -61,13 +80,22 @@ class Scheduler:
         whole output) and still hold their slots.
         """
         table = self.memory.table
-        table.kv_lens[batch.rows] += batch.accepted
+        if self._run is not None:
+            self._run.completed += 1
+            if not self._run.over:
+                return []
+            self.end_run()
+        else:
+            table.kv_lens[batch.rows] += batch.accepted
+            table.known_lens[batch.rows] = np.minimum(table.kv_lens[batch.rows] + 1, table.total_lens[batch.rows])
         # With overlap the end of a request is noticed one forward late, so it takes part in one more.
         reached = batch.prefix_lens if self.options.overlap else table.kv_lens[batch.rows]
-        if batch.decode:
-            self._complete_decode(batch)
-        else:
-            self._complete_prefill(batch)
+        if batch.prefill_rows:
+            self._complete_prefill(batch.rows[: batch.prefill_rows])
+        if self.options.tokens_per_decode > 1 and not batch.prefill_rows:
+            self._roll_back(batch)
+        if self.options.sliding_window is not None:
+            self._log_window(batch.rows)
         done = reached >= table.total_lens[batch.rows] - 1
         if self.options.disaggregation_mode == "prefill":
             done[:] = True
@@ -76,8 +104,18 @@ class Scheduler:
         if not done.any():
             return []
         finished = batch.rows[done]
-        self.running = self.running[~np.isin(self.running, finished)]
+        self._leave(finished)
         return [self.by_row[row] for row in finished.tolist()]
+
+    def settle(self) -> None:
+        """Bring the table's lengths up to the steps of a decode run that were issued and completed."""
+        if self._run is not None:
+            self._run.settle()
+
+    def end_run(self) -> None:
+        """Give up what a decode run decided beyond its issued steps; needed before anything else moves slots."""
+        self.settle()
+        self._run = None
 
     def start_running(self, request: Request) -> None:
         """Let a request whose prompt is in its slots decode."""
@@ -94,31 +132,60 @@ class Scheduler:
         del self.by_row[request.row]
         self.memory.release(request.row)
         request.row = 0
+        self._full = False
 
     def remove(self, request: Request) -> None:
         """Take a request out of every queue; its slots stay as they are."""
         if request in self.waiting:
             self.waiting.remove(request)
+            self._full = False
         if self.chunked is request:
             self.chunked = None
-        self.running = self.running[self.running != request.row]
+        self._leave(np.array([request.row]))
+
+    def _leave(self, rows: Int64Array) -> None:
+        stays = np.ones(self.memory.table.rows + 1, dtype=np.bool_)
+        stays[rows] = False
+        self.running = self.running[stays[self.running]]
 
     def _prefill_batch(self) -> Batch | None:
-        budget, rows, extends = self.options.prefill_budget, [], []
+        """Chunk and prompts within the budget; with mixed chunk every running request takes one token of it and decodes along."""
+        budget, mixed = self.options.prefill_budget, EMPTY
+        if self.options.enable_mixed_chunk and len(self.running):
+            mixed = self.running
+            budget -= len(mixed)
+            self._spare_pages = self._decode_pages()
+            if budget <= 0 or not self.memory.make_room(self._spare_pages):
+                return None
+        rows, extends = self._fill(budget)
+        self._spare_pages = 0
+        if not rows:
+            return None
+        count = len(rows)
+        if len(mixed):
+            self.memory.grow(mixed, self.memory.table.kv_lens[mixed] + 1)
+            rows, extends = rows + mixed.tolist(), extends + [1] * len(mixed)
+        return self._batch(np.array(rows), np.array(extends), prefill_rows=count)
+
+    def _fill(self, budget: int) -> tuple[list[int], list[int]]:
+        """Rows that prefill now and how many tokens of each, slots included."""
+        rows, extends = [], []
         if self.chunked is not None:
             extend = self._fit_chunk(self.chunked, int(self.memory.table.kv_lens[self.chunked.row]), budget)
             if not extend or not self._grow(self.chunked.row, extend):
-                return None
+                return [], []
             rows, extends, budget = [self.chunked.row], [extend], budget - extend
-        while self.waiting and budget > 0 and self.memory.table.free_rows:
-            admitted = self._admit(self.waiting[0], budget, alone=not rows)
+        while self.waiting and budget > 0:
+            admitted = self._admit(self.waiting[0], budget, alone=not rows) if self.memory.table.free_rows else None
             if admitted is None:
+                # A chunk that is under way may have left too little budget; that says nothing about memory.
+                self._full = not rows
                 break
             request = self.waiting.popleft()
             rows.append(request.row)
             extends.append(admitted)
             budget -= admitted
-        return self._batch(rows, extends) if rows else None
+        return rows, extends
 
     def _admit(self, request: Request, budget: int, *, alone: bool) -> int | None:
         """Place a waiting request and give it slots; returns the tokens it computes now, or None when it has to wait."""
@@ -133,7 +200,7 @@ class Scheduler:
             extend = request.known_len - prefix
         if not extend:
             return None
-        pages = memory.pages_for(extend) + self.reserved_pages()
+        pages = memory.pages_for(extend) + self._spare_pages + self.reserved_pages()
         if not memory.may_fit(pages):
             return None
         self.place(request, match)
@@ -152,11 +219,11 @@ class Scheduler:
         return 0 if self.options.chunked_prefill_size is None else budget // self.options.page_size * self.options.page_size
 
     def _grow(self, row: int, extend: int) -> bool:
-        memory, rows = self.memory, np.array([row])
-        lengths = memory.table.kv_lens[rows] + extend
-        if not memory.make_room(memory.pages_for(int(lengths[0] - memory.table.alloc_lens[row]))):
+        memory, table = self.memory, self.memory.table
+        length = int(table.kv_lens[row]) + extend
+        if not memory.make_room(memory.pages_for(length - int(table.alloc_lens[row])) + self._spare_pages):
             return False
-        memory.grow(rows, lengths)
+        memory.grow_row(row, length)
         return True
 
     def _load_back(self, match: Match, request: Request) -> Match:
@@ -178,52 +245,81 @@ class Scheduler:
         missing = (table.total_lens[self.running] - table.kv_lens[self.running]).sum()
         return self.memory.pages_for(int(missing * self.options.new_token_ratio))
 
-    def _batch(self, rows: list[int], extends: list[int]) -> Batch:
+    def _batch(self, rows: Int64Array, extends: Int64Array, *, prefill_rows: int) -> Batch:
+        """The true tokens of rows behind their committed ones."""
         table = self.memory.table
-        prefixes = [int(table.kv_lens[row]) for row in rows]
-        tokens = np.concatenate([table.token_ids[row, p : p + e] for row, p, e in zip(rows, prefixes, extends, strict=True)])
-        extend_lens = np.array(extends, dtype=np.int64)
-        return Batch(np.array(rows), np.array(prefixes), extend_lens, tokens.astype(np.int64), extend_lens, decode=False)
+        prefixes = table.kv_lens[rows]
+        if len(rows) == 1:
+            owner, positions = rows[0], np.arange(prefixes[0], prefixes[0] + extends[0])
+        else:
+            ends = extends.cumsum()
+            owner, positions = rows.repeat(extends), np.arange(ends[-1]) + (prefixes - ends + extends).repeat(extends)
+        return Batch(
+            rows=rows,
+            rids=table.rids[rows],
+            prefix_lens=prefixes,
+            extend_lens=extends,
+            known_lens=table.known_lens[rows],
+            tokens=table.token_ids[owner, positions].astype(np.int64),
+            positions=positions,
+            slots=table.req_to_token[owner, positions].astype(np.int64),
+            accepted=extends,
+            prefill_rows=prefill_rows,
+        )
 
-    def _complete_prefill(self, batch: Batch) -> None:
+    def _batch_of_run(self, run: DecodeRun) -> Batch:
+        index = run.take()
+        positions, ones = run.positions[index], run.ones
+        return Batch(run.rows, run.rids, positions, ones, run.known_lens[index], run.tokens[index], positions, run.slots[index], ones)
+
+    def _complete_prefill(self, rows: Int64Array) -> None:
         table = self.memory.table
         self.chunked = None
-        for row in batch.rows.tolist():
+        for row in rows.tolist():
             request = self.by_row[row]
             self.memory.cache(row, int(table.kv_lens[row]))
             if table.kv_lens[row] < request.known_len:
                 self.chunked = request
+                table.known_lens[row] = request.known_len
                 self.memory.log(Event(EventKind.CHUNK, request.rid, count=int(table.kv_lens[row])))
                 continue
             table.known_lens[row] = request.known_len + 1
             self.start_running(request)
-        self._log_window(batch.rows)
 
     def _decode_batch(self) -> Batch | None:
         if not self._make_decode_room():
             return None
-        rows, table, width = self.running, self.memory.table, self.options.tokens_per_decode
-        prefix_lens = table.kv_lens[rows]
-        self.memory.grow(rows, prefix_lens + width)
-        truth = table.token_ids[rows[:, None], prefix_lens[:, None] + np.arange(width)].astype(np.int64)
-        extend_lens = np.full(len(rows), width, dtype=np.int64)
+        table, width = self.memory.table, self.options.tokens_per_decode
         if width == 1:
-            return Batch(rows, prefix_lens, extend_lens, truth.ravel(), extend_lens, decode=True)
+            # Window slots are given back after every step, and a half-done prompt is tried again before every step.
+            limit = 1 if self.options.sliding_window is not None or self.chunked is not None else RUN_STEPS
+            self._run = DecodeRun(table, self.memory.pool, self.running, overlap=self.options.overlap, limit=limit)
+            return self._batch_of_run(self._run)
+        batch = self._speculate(self.running, width)
         # The last output token is sampled but never written; an overlapped step after the end writes one token more.
-        room = np.maximum(table.total_lens[rows] - 1 - prefix_lens, 1)
-        drafted, accepted = self._drafter.draft(truth, room)
-        return Batch(rows, prefix_lens, extend_lens, drafted.ravel(), accepted, decode=True)
+        room = np.maximum(table.total_lens[batch.rows] - 1 - batch.prefix_lens, 1)
+        drafted, accepted = self._drafter.draft(batch.tokens.reshape(-1, width), room)
+        return replace(batch, tokens=drafted.ravel(), accepted=accepted)
+
+    def _speculate(self, rows: Int64Array, width: int) -> Batch:
+        self.memory.grow(rows, self.memory.table.kv_lens[rows] + width)
+        return self._batch(rows, np.full(len(rows), width, dtype=np.int64), prefill_rows=0)
 
     def _make_decode_room(self) -> bool:
         """Free slots for one decode step, by eviction and then by sending requests back to the queue; False = nothing runs."""
-        memory, table, page_size = self.memory, self.memory.table, self.options.page_size
         while len(self.running):
-            wanted = -(-(table.kv_lens[self.running] + self.options.tokens_per_decode) // page_size)
-            pages = int(np.maximum(wanted - table.alloc_lens[self.running] // page_size, 0).sum())
-            if memory.make_room(pages):
+            if self.memory.make_room(self._decode_pages()):
                 return True
             self._retract()
         return False
+
+    def _decode_pages(self) -> int:
+        """Pages that one decode step of the running rows takes."""
+        table, page_size, width = self.memory.table, self.options.page_size, self.options.tokens_per_decode
+        if page_size == width == 1:
+            return len(self.running)
+        wanted = -(-(table.kv_lens[self.running] + width) // page_size)
+        return int(np.maximum(wanted - table.alloc_lens[self.running] // page_size, 0).sum())
 
     def _retract(self) -> None:
         """Send back the request with the least output (the longest prompt among equals), or the half-done prefill when one runs alone."""
@@ -238,15 +334,12 @@ class Scheduler:
         self.release(victim)
         self.waiting.appendleft(victim)
 
-    def _complete_decode(self, batch: Batch) -> None:
-        table = self.memory.table
-        table.known_lens[batch.rows] = np.minimum(table.kv_lens[batch.rows] + 1, table.total_lens[batch.rows])
-        if self.options.tokens_per_decode > 1:
-            slots = self.memory.shrink(batch.rows)
-            rejected = int((batch.extend_lens - batch.accepted).sum())
-            if rejected:
-                self.memory.log(Event(EventKind.ROLLBACK, count=rejected, slots=slots))
-        self._log_window(batch.rows)
+    def _roll_back(self, batch: Batch) -> None:
+        """Free the pages of rejected drafts."""
+        slots = self.memory.shrink(batch.rows)
+        rejected = int((batch.extend_lens - batch.accepted).sum())
+        if rejected:
+            self.memory.log(Event(EventKind.ROLLBACK, count=rejected, slots=slots))
 
     def _log_window(self, rows: Int64Array) -> None:
         slots = self.memory.leave_window(rows)

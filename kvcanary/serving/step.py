@@ -13,19 +13,22 @@ class StepMode(StrEnum):
     """Forward modes of the facts, section 4.1."""
 
     EXTEND = "extend"
+    MIXED = "mixed"
     DECODE = "decode"
     TARGET_VERIFY = "target_verify"
     IDLE = "idle"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+# Not frozen: freezing costs four times the construction, and that more than all else that a decode step does here.
+@dataclass(slots=True, kw_only=True, eq=False)
 class Step:
     """One forward. bs rows include padding rows (row 0) at the end; n tokens are those of real rows, pad_tokens more are inert.
 
     req_pool_indices, prefix_lens, extend_seq_lens, expected_valid_lens, rids: int64 [bs]. tokens, positions, out_slots: int64 [n], flat in
-    batch order. req_to_token and expected_tokens are the live tables int32 [rows, width], right until the step is completed.
-    full_to_swa int64 [slots + 1] with window, or None and 0. events and moves happened before the forward; what its results bring
-    about stands in the next step's events. free_slots is the pool's free count when the batch was built.
+    batch order. Steps of one decode run share arrays, so readers change nothing. req_to_token and expected_tokens are the live tables int32
+    [rows, width], right until the step is completed. full_to_swa int64 [slots + 1] with window, or None and 0. events and moves happened
+    before the forward; what its results bring about stands in the next step's events. free_slots is the pool's free count when the batch
+    was built.
     """
 
     index: int

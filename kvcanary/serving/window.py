@@ -28,9 +28,13 @@ class WindowedSlotPool(SlotPool):
                 f"{count} window pages wanted, {self.window_pool.free_pages} of {self.window_pool.num_pages} are free; "
                 "evict first, or raise swa_pool_slot_count"
             )
-        pages = super().alloc_pages(count)
+        return super().alloc_pages(count)
+
+    def skip_pages(self, count: int) -> None:
+        """Take count pages that were peeked at, and map them to window pages."""
+        pages = self.peek_pages(count)
+        super().skip_pages(count)
         self.full_to_swa[self.slots_of(pages)] = self.window_pool.slots_of(self.window_pool.alloc_pages(count))
-        return pages
 
     def release_slots(self, slots: Int64Array) -> None:
         """Free full slots and the window slots they still own."""

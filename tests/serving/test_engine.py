@@ -13,7 +13,7 @@ from kvcanary.errors import ServingError
 from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, OWNER_PADDING, ServingEngine
 from kvcanary.serving.events import EventKind, MoveKind
 from kvcanary.serving.options import ServingOptions
-from kvcanary.serving.request import RequestSpec
+from kvcanary.serving.request import Request, RequestSpec
 from kvcanary.serving.step import Step, StepMode
 from tests.serving.conftest import shared_prefixes, small_options
 from tests.serving.shadow import ShadowMemory
@@ -252,3 +252,46 @@ def test_schedule_and_complete_alternate() -> None:
         engine.schedule()
     with pytest.raises(ServingError, match=r"call complete\(\) before abort"):
         engine.abort(1)
+
+
+def test_mixed_chunk_decodes_along_with_a_prompt_and_takes_its_tokens_off_the_budget() -> None:
+    options = small_options(enable_mixed_chunk=True, chunked_prefill_size=16)
+    engine = ServingEngine(options, [spec(10, 9), spec(40, 2, first=300, arrival_s=0.03)])
+    steps = [(step.mode, step.rids.tolist(), step.extend_seq_lens.tolist()) for step in islice(engine.steps(), 7)]
+    assert steps == [
+        (StepMode.EXTEND, [1], [10]),
+        (StepMode.DECODE, [1], [1]),
+        (StepMode.MIXED, [2, 1], [15, 1]),
+        (StepMode.MIXED, [2, 1], [15, 1]),
+        (StepMode.MIXED, [2, 1], [10, 1]),
+        (StepMode.DECODE, [1, 2], [1, 1]),
+        (StepMode.DECODE, [1], [1]),
+    ]
+
+
+def test_a_prompt_without_room_is_tried_again_when_something_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = small_options(pool_slot_count=60, max_seq_len_per_req=60, radix_cache=False, new_token_ratio=1.0, chunked_prefill_size=30)
+    engine = ServingEngine(options, [spec(30, 5), spec(30, 5, first=400)])
+    tried: list[tuple[int, int]] = []
+    admit = engine.scheduler._admit
+
+    def counted(request: Request, budget: int, *, alone: bool) -> int | None:
+        tried.append((engine.step_index, request.rid))
+        return admit(request, budget, alone=alone)
+
+    monkeypatch.setattr(engine.scheduler, "_admit", counted)
+    steps = [(step.mode, step.rids.tolist()) for step in engine.steps()]
+    assert steps == [(StepMode.EXTEND, [1]), *[(StepMode.DECODE, [1])] * 4, (StepMode.EXTEND, [2]), *[(StepMode.DECODE, [2])] * 4]
+    assert tried == [(0, 1), (1, 2), (5, 2)]
+
+
+def test_ranks_fill_prefill_batches_up_with_tokens_and_decode_batches_with_rows() -> None:
+    steps = list(ServingEngine(small_options(dp_size=3), shared_prefixes(20, 1)).steps())
+    prefill = [step for step in steps if step.mode is StepMode.EXTEND]
+    assert sum(step.pad_tokens > 0 for step in prefill) > 3
+    for step in prefill:
+        assert (step.req_pool_indices > 0).all()
+        assert len(step.tokens) + step.pad_tokens <= 32
+    decode = [step for step in steps if step.mode is StepMode.DECODE]
+    assert all(step.pad_tokens == (step.req_pool_indices == 0).sum() for step in decode)
+    assert sum(step.pad_tokens for step in decode) > 0

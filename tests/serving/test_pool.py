@@ -108,3 +108,15 @@ def test_a_moved_window_slot_keeps_its_number() -> None:
     pool.move_window(new, old)
     assert pool.full_to_swa[old].tolist() == kept.tolist()
     assert pool.full_to_swa[new].tolist() == [0, 0]
+
+
+def test_peeked_pages_are_those_that_come_next_also_across_the_end_of_the_list() -> None:
+    pool = SlotPool(5)
+    pool.release_pages(pool.alloc_pages(4))
+    for count in (3, 2, 5):
+        peeked = pool.peek_pages(count).tolist()
+        assert pool.free_list().tolist()[:count] == peeked
+        before = pool.free_pages
+        assert pool.alloc_pages(count).tolist() == peeked
+        assert pool.free_pages == before - count
+        pool.release_pages(np.array(peeked))
