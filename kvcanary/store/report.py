@@ -11,19 +11,19 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Literal
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from kvcanary.escape import html_text
+
 Theme = Literal["light", "dark"]
 Kind = Literal["pass", "error", "warning", "note"]
 _HERE = Path(__file__).parent
 # Plotly reads a little HTML in its texts. What our own charts use is let through; anything else, a link for one, shows as it was written.
 _FOREIGN_TAG = re.compile(r"<(?!/?(?:br|b|i|extra)>)")
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", k
     pictures = [picture for section in sections for picture in section.pictures]
     scripts = [get_plotlyjs(), (_HERE / "report.js").read_text(encoding="utf-8")] if pictures else []
     numbers = iter(range(len(pictures)))
-    body = [f"<h1>{_text(title)}</h1>"]
+    body = [f"<h1>{html_text(title)}</h1>"]
     if verdict:
-        body.append(f'<p class="verdict {kind}"><span>{_text(verdict)}</span></p>')
+        body.append(f'<p class="verdict {kind}"><span>{html_text(verdict)}</span></p>')
     if len(sections) > 3:
-        links = (f'<a href="#section-{index}">{_text(section.heading)}</a>' for index, section in enumerate(sections))
+        links = (f'<a href="#section-{index}">{html_text(section.heading)}</a>' for index, section in enumerate(sections))
         body.append(f"<nav>{''.join(links)}</nav>")
     body += [_section(index, section, [next(numbers) for _ in section.pictures]) for index, section in enumerate(sections)]
     body.append("<footer>Made by kvcanary. This file needs no network.</footer>")
@@ -77,17 +77,17 @@ def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", k
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{(_HERE / 'report.css').read_text(encoding='utf-8')}</style></head>"
+        f"<title>{html_text(title)}</title><style>{(_HERE / 'report.css').read_text(encoding='utf-8')}</style></head>"
         f"<body>{''.join(body)}</body></html>\n"
     )
 
 
 def _section(index: int, section: Section, numbers: Sequence[int]) -> str:
-    parts = [f'<section id="section-{index}"><h2>{_text(section.heading)}</h2>']
+    parts = [f'<section id="section-{index}"><h2>{html_text(section.heading)}</h2>']
     if section.sentence:
-        parts.append(f"<p>{_text(section.sentence)}</p>")
+        parts.append(f"<p>{html_text(section.sentence)}</p>")
     for number, picture in zip(numbers, section.pictures, strict=True):
-        alt = _text(picture.alt)
+        alt = html_text(picture.alt)
         parts.append(f'<figure><div id="figure-{number}" role="img" aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>')
     parts += [_table(table) for table in section.tables]
     return "".join([*parts, "</section>"])
@@ -95,18 +95,18 @@ def _section(index: int, section: Section, numbers: Sequence[int]) -> str:
 
 def _table(table: Table) -> str:
     classes = [' class="n"' if index in table.numeric else "" for index in range(len(table.head))]
-    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
-    head = "".join(f'<th scope="col"{kind}>{_text(cell)}</th>' for cell, kind in zip(table.head, classes, strict=True))
-    rows = ("".join(f"<td{kind}>{_text(cell)}</td>" for cell, kind in zip(row, classes, strict=True)) for row in table.rows)
+    caption = f"<caption>{html_text(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col"{kind}>{html_text(cell)}</th>' for cell, kind in zip(table.head, classes, strict=True))
+    rows = ("".join(f"<td{kind}>{html_text(cell)}</td>" for cell, kind in zip(row, classes, strict=True)) for row in table.rows)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _figures(pictures: Sequence[Picture]) -> str:
-    """JSON that ends no script element: every '<' is written as its number."""
+    """JSON that ends no script element, since `_figure` leaves no tag in it but the few that charts use."""
     drawn = [{theme: _figure(picture.draw(theme)) for theme in ("light", "dark")} for picture in pictures]
     texts = (f"{{{','.join(f'{json.dumps(theme)}:{figure}' for theme, figure in themes.items())}}}" for themes in drawn)
-    return f"[{','.join(texts)}]".replace("<", "\\u003c")
+    return f"[{','.join(texts)}]"
 
 
 def _figure(figure: go.Figure) -> str:
@@ -119,7 +119,3 @@ def _policy(scripts: Sequence[str]) -> str:
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-
-
-def _text(text: str) -> str:
-    return escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), quote=True)
