@@ -20,6 +20,8 @@ _PLAIN = re.compile(r"[+-]?\d+(?:_\d+)*")
 _SCALED = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(k|K|M|G|T|Ki|Mi|Gi|Ti)")
 _POWER = re.compile(r"(\d{1,6}) ?(?:\^|\*\*) ?(\d{1,3})")
 _SIZE = re.compile(r"(\d+(?:[._]\d+)*)\s*([KMGT]i?)?B?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(ns|us|µs|ms|s|min)")
+_TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _SCALES = {
     "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
     "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB,
@@ -79,6 +81,16 @@ def parse_size(text: str) -> int:
     if value > INT64_MAX:
         raise ConfigError(f"must be below 2^63 bytes, got {stripped[:40]!r}; accepted forms: {SIZE_FORMS}")
     return value
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time with its unit into seconds; a bare number is refused, since nobody can tell seconds from milliseconds. ConfigError."""
+    stripped = text.strip()
+    match = _TIME.fullmatch(stripped)
+    seconds = float(match[1]) * _TIME_UNITS[match[2]] if match and len(stripped) <= 40 else 0.0
+    if seconds <= 0:
+        raise ConfigError(f"must be a time above zero with its unit, got {stripped[:40]!r}; accepted forms: 20 ms, 1.5 s, 300 us, 2 min")
+    return seconds
 
 
 def format_count(value: int) -> str:

@@ -121,3 +121,12 @@ def test_times_in_the_unit_one_would_say(value: float, text: str) -> None:
 def test_a_rate_names_what_it_counts() -> None:
     assert units.format_rate(12_345_678, "tokens") == "12.3 M tokens/s"
     assert units.format_rate(12.3, "slots") == "12.3 slots/s"
+
+
+def test_a_time_has_a_unit() -> None:
+    assert [units.parse_seconds(text) for text in ("20 ms", "20ms", "1.5 s", "300 us", "300 µs", "2 min", "7ns")] == pytest.approx(
+        [0.02, 0.02, 1.5, 3e-4, 3e-4, 120.0, 7e-9]
+    )
+    for text in ("20", "", "ms", "-1 s", "0 s", "1e3 s", "1 h", "nan s", "9" * 50 + " s"):
+        with pytest.raises(ConfigError, match="must be a time above zero with its unit"):
+            units.parse_seconds(text)

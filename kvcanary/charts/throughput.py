@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import SERIES, ThemeName, pick, style
+from kvcanary.lab.tables import forward_text
 from kvcanary.units import format_fraction, format_rate, format_seconds
 
 _OPS = (("verify", "slots", "square"), ("stamp", "tokens", "circle"))
@@ -57,7 +58,7 @@ def by_batch(frame: pd.DataFrame, theme: ThemeName, earlier: pd.DataFrame | None
     return figure
 
 
-def summary(frame: pd.DataFrame) -> str:
+def summary(frame: pd.DataFrame, step_time_s: float | None = None) -> str:
     """The chart in words: the best rate of each operation and its share of the bound, and one forward at the largest batch."""
     if frame.empty:
         return "No decode point has been measured."
@@ -72,5 +73,5 @@ def summary(frame: pd.DataFrame) -> str:
                 f"{op} reaches {format_rate(float(best['items_per_s']), what)} at batch {int(best['batch'])} ({share} of its bound)"
             )
     last = max(records, key=lambda row: int(row["batch"]))
-    forward = f"; the canary of one forward (HEAD and TAIL) takes {format_seconds(float(last['forward_s']))} at batch {int(last['batch'])}"
+    forward = f"; the canary of one forward (HEAD and TAIL) takes {forward_text(float(last['forward_s']), step_time_s)} at batch {int(last['batch'])}"
     return "; ".join(parts) + (forward if pd.notna(last["forward_s"]) else "") + "."

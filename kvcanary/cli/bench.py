@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kvcanary.analysis.roofline import roofline_frame, roofline_variant, roofline_variants, sentence
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.follow import follow_job
 from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
@@ -17,10 +18,12 @@ from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord
+from kvcanary.lab.tables import forward_text
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
-from kvcanary.store.home import data_folder
-from kvcanary.store.runs import Runs, point_rows
-from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
+from kvcanary.store.database import Store
+from kvcanary.store.home import open_store
+from kvcanary.store.runs import point_rows
+from kvcanary.units import format_count, format_fraction, format_rate, format_seconds, parse_seconds
 
 _DIAGNOSIS = "diagnosis"
 
@@ -35,6 +38,9 @@ def command(
     run_on: Annotated[str, typer.Option(help="Where this benchmark runs: cpu, or an accelerator such as cuda:0.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of slots, tokens and planted faults; the same seed gives the same run.")] = 1,
     faults: Annotated[bool, typer.Option(help="Plant faults before the final sweep, which has to find all of them and no other.")] = True,
+    step_time: Annotated[
+        str | None, typer.Option(help="Time of one forward of the model, such as '20 ms': shows the canary's share of it.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and about how long, and stop.")] = False,
     home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
     json_target: Annotated[
@@ -61,9 +67,12 @@ def command(
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))
-    spec = BenchmarkSpec(settings=settings.to_flat(), preset=preset, backend=backend, device=run_on, seed=seed, faults=faults)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
+        spec = BenchmarkSpec(
+            settings=settings.to_flat(), preset=preset, backend=backend, device=run_on, seed=seed, faults=faults,
+            step_time_s=_step_time_s(step_time),
+        )  # fmt: skip
         plan = plan_benchmark(spec)
         errors.print(terminal_text(plan.sentence))
         for reason in plan.skipped:
@@ -72,46 +81,56 @@ def command(
             if json_target is not None:
                 write_document(plan.to_document(), json_target)
             raise typer.Exit(PASS)
-        record, root = _run(spec, data_folder(os.environ, home), errors)
+        store = open_store(os.environ, home)
+        record = _run(spec, store, errors)
+        if json_target is not None:
+            write_document(store.document(record.id), json_target)
+        else:
+            _print(record, store)
     except (ConfigError, KvCanaryError) as error:
         fail(str(error))
-    runs = Runs(root)
-    if json_target is not None:
-        write_document(runs.document(record.id), json_target)
-    else:
-        _print(record, runs)
     raise typer.Exit(VERDICT_EXIT_CODES[record.verdict.value])
 
 
-def _run(spec: BenchmarkSpec, root: Path, errors: Console) -> tuple[RunRecord, Path]:
-    """Start the job and follow it to its end."""
-    manager = JobManager(root)
+def _step_time_s(text: str | None) -> float | None:
     try:
-        return follow_job(manager, manager.start(spec), errors), root
+        return None if text is None else parse_seconds(text)
+    except ConfigError as error:
+        raise ConfigError(f"--step-time {error}") from None
+
+
+def _run(spec: BenchmarkSpec, store: Store, errors: Console) -> RunRecord:
+    """Start the job and follow it to its end."""
+    manager = JobManager(store.root)
+    try:
+        return follow_job(manager, manager.start(spec), errors)
     finally:
         manager.close()
 
 
-def _print(record: RunRecord, runs: Runs) -> None:
+def _print(record: RunRecord, store: Store) -> None:
     console = wide_console()
     color = {"pass": "bold green", "fail": "bold red"}.get(record.verdict.value, "bold yellow")
     console.print(f"[{color}]{terminal_text(record.sentence)}[/]")
     if record.error:
         console.print(terminal_text(record.error))
     console.print(
-        f"backend {terminal_text(record.backend.get('reason', 'not chosen'))}; run {record.id} in {terminal_text(str(runs.root))}"
+        f"backend {terminal_text(record.backend.get('reason', 'not chosen'))}; run {record.id} in {terminal_text(str(store.root))}"
     )
     for check in record.gate:
         console.print(f"  {'held  ' if check.ok else '[red]FAILED[/]'} {terminal_text(check.name)}: {terminal_text(check.detail)}")
-    points = runs.points(record.id)
+    points = store.points(record.id)
     if points:
-        console.print(_table(points))
+        console.print(_table(points, record.spec.get("step_time_s")))
+        frame = roofline_frame(points, record.limits)
+        for variant in roofline_variants(frame)[:1]:
+            console.print(f"{', '.join(variant)}: {sentence(roofline_variant(frame, *variant), record.limits)}", markup=False)
     for fault in record.faults:
         where = f"reported at {', '.join(fault['expected'])}" if fault["expected"] else "out of reach"
         console.print(f"  planted {terminal_text(fault['kind'])} at slot {fault['slot']}: {where} ({terminal_text(fault['why'])})")
 
 
-def _table(points: list[Point]) -> Table:
+def _table(points: list[Point], step_time_s: float | None) -> Table:
     table = Table(box=None, pad_edge=False)
     words, numbers = ("workload", "slots", "hash", "op"), ("batch", "rate", "median", "share of bound", "one forward")
     for name in words:
@@ -121,7 +140,7 @@ def _table(points: list[Point]) -> Table:
     for row in point_rows(points):
         what = "tokens" if row["op"] == "stamp" else "slots"
         share = "" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"])
-        forward = "" if row["forward_s"] is None else format_seconds(row["forward_s"])
+        forward = "" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s)
         table.add_row(
             row["workload"], row["layout"], row["hash_mode"], row["op"], format_count(row["batch"]), format_rate(row["items_per_s"], what),
             format_seconds(row["p50_s"]), share, forward,

@@ -11,6 +11,7 @@ from kvcanary.errors import KvCanaryError
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.gate import compare_flags, run_gate
+from kvcanary.lab.limits import measure_limits
 from kvcanary.lab.measure import KvPool, measure_point
 from kvcanary.lab.planted import expected_flags, kinds_that_fit, plant
 from kvcanary.lab.pool_map import coverage, write_map
@@ -71,7 +72,11 @@ def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
         sentence = f"Fail: the gate did not hold, nothing was timed. {failed[0].name}: {failed[0].detail}."
         folder.update_record(verdict=Verdict.FAIL, sentence=sentence)
         return
-    report.step("measuring", "first point", advance=1)
+    report.step("limits", "what this machine can do at most", advance=1)
+    started = time.perf_counter()
+    folder.update_record(limits=measure_limits(backend, spec.device, spec.seed, report.check))
+    durations["limits_s"] = time.perf_counter() - started
+    report.step("measuring", "first point")
     started = time.perf_counter()
     kv = KvPool(spec.device)
     for number, workload in enumerate(plan.workloads, start=1):

@@ -47,7 +47,7 @@ def verify_bound(scene: Scene, plan: VerifyPlan, entries: int) -> Callable[[], A
         from kvcanary.lab.bounds_numba import gather
 
         arrays = (fields.numpy(), slots.numpy(), previous.numpy(), positions.numpy(), _words(scene), hashed_bytes(scene) // 8)
-        return _threaded(lambda first, last: gather(*arrays, first, last), entries, verify_bytes(scene, entries))
+        return in_threads(lambda first, last: gather(*arrays, first, last), entries, verify_bytes(scene, entries))
 
     def gather_on_device() -> tuple[torch.Tensor, ...]:
         first = fields[slots].sum() + fields[previous].sum() + positions.sum()
@@ -65,7 +65,7 @@ def stamp_bound(scene: Scene, inputs: StampInputs) -> Callable[[], Any]:
         columns = (inputs.slots.numpy(), inputs.tokens.numpy(), inputs.positions.numpy())
         arrays = (scratch.numpy(), *columns, _words(scene), hashed_bytes(scene) // 8)
         count = inputs.slots.numel()
-        return _threaded(lambda first, last: scatter(*arrays, first, last), count, stamp_bytes(scene, count))
+        return in_threads(lambda first, last: scatter(*arrays, first, last), count, stamp_bytes(scene, count))
 
     def scatter_on_device() -> Any:
         record = torch.stack([inputs.tokens, inputs.positions, inputs.tokens, inputs.positions], dim=1)
@@ -75,7 +75,7 @@ def stamp_bound(scene: Scene, inputs: StampInputs) -> Callable[[], Any]:
     return scatter_on_device
 
 
-def _threaded(work: Callable[[int, int], Any], items: int, moved: int) -> Callable[[], Any]:
+def in_threads(work: Callable[[int, int], Any], items: int, moved: int) -> Callable[[], Any]:
     """Call `work` on even ranges of the items, on as many threads as torch uses when there is enough to move."""
     threads = max(1, min(torch.get_num_threads(), moved // _THREAD_BYTES))
     edges = [items * index // threads for index in range(threads + 1)]

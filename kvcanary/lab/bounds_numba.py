@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kvcanary.kernels.numba_ops.hashing import CHAIN_START, mix3
 from kvcanary.kernels.numba_ops.memory import compiled, prefetch, prefetch_for_write
 
 _Array = np.ndarray
@@ -56,5 +57,32 @@ def _scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, w
         fields[slot, 3] = found
 
 
+def _read(words: _Array, start: int, stop: int) -> np.int64:
+    """Sum words[start:stop] in order; the loop vectorises, so memory is all that it waits for."""
+    total = np.int64(0)
+    for index in range(start, stop):
+        total += words[index]
+    return total
+
+
+def _walk(tokens: int) -> np.uint64:
+    """One chain of so many hashes, each of which needs the one before; nothing is loaded or stored."""
+    running = CHAIN_START
+    for position in range(tokens):
+        running = mix3(running, np.uint64(position), np.uint64(position))
+    return running
+
+
+def _hash_all(start: int, stop: int) -> np.uint64:
+    """As many hashes that do not need each other; nothing is loaded or stored."""
+    found = np.uint64(0)
+    for index in range(start, stop):
+        found ^= mix3(np.uint64(index), np.uint64(index), np.uint64(index))
+    return found
+
+
+read: Any = compiled(_read)
+walk: Any = compiled(_walk)
+hash_all: Any = compiled(_hash_all)
 gather: Any = compiled(_gather)
 scatter: Any = compiled(_scatter)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kvcanary.config.settings import Settings
 from kvcanary.kernels.types import Backend
 from kvcanary.lab import bounds
 from kvcanary.lab.records import BenchmarkSpec, Point, Timing
@@ -53,7 +54,7 @@ def measure_point(backend: Backend, workload: Workload, spec: BenchmarkSpec, kv:
     clock = _Clock(spec.device, PRESETS[spec.preset], check)
     point = Point(
         workload=workload.kind, layout=workload.layout, hash_mode=shape.hash_mode.name.lower(), batch=shape.requests,
-        prefix=workload.prefix,
+        prefix=workload.prefix, halves=2 if Settings.from_flat(spec.settings).canary.verify_v_half else 1,
     )  # fmt: skip
     if workload.kind == "sweep":
         point = _stamp(point, clock, scene, backend, 0, shape.length)
@@ -76,7 +77,8 @@ def _stamp(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix: 
     moved = bounds.stamp_bytes(scene, tokens)
     timing, first = clock.time(lambda: backend.stamp(launch, plan, inputs), tokens, moved)
     bound, _ = clock.time(bounds.stamp_bound(scene, inputs), tokens, moved)
-    return replace(point, stamp=timing, stamp_bound=bound, warm_up_s=point.warm_up_s + first)
+    replayed = clock.time_replayed(backend, lambda: backend.stamp(launch, plan, inputs), tokens, moved)
+    return replace(point, stamp=timing, stamp_bound=bound, stamp_graph=replayed, warm_up_s=point.warm_up_s + first)
 
 
 def _verify(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix: int, tag: LaunchTag) -> Point:
@@ -85,7 +87,8 @@ def _verify(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix:
     moved = bounds.verify_bytes(scene, entries)
     timing, first = clock.time(lambda: backend.verify(launch, plan), entries, moved)
     bound, _ = clock.time(bounds.verify_bound(scene, plan, entries), entries, moved)
-    return replace(point, verify=timing, verify_bound=bound, warm_up_s=point.warm_up_s + first)
+    replayed = clock.time_replayed(backend, lambda: backend.verify(launch, plan), entries, moved)
+    return replace(point, verify=timing, verify_bound=bound, verify_graph=replayed, warm_up_s=point.warm_up_s + first)
 
 
 def _head(point: Point, clock: _Clock, scene: Scene, backend: Backend, workload: Workload) -> Point:
@@ -103,30 +106,44 @@ def _head(point: Point, clock: _Clock, scene: Scene, backend: Backend, workload:
     return point
 
 
-@dataclass(slots=True)
 class _Clock:
-    """Times a call: the first apart, then at least min_repeats and for about `seconds`. CUDA events where the device is one."""
+    """Times a call: the first apart, then at least min_repeats and for about `seconds`.
 
-    device: str
-    preset: Preset
-    check: Callable[[], None]
+    On an accelerator by its own events, each call with cold caches: a forward of the model lies between two launches of the canary.
+    """
+
+    def __init__(self, device: str, preset: Preset, check: Callable[[], None]) -> None:
+        self._on_gpu = device != "cpu"
+        self._preset, self._check = preset, check
+        self._flushed = torch.empty(2 * _cache_bytes(device), dtype=torch.uint8, device=device) if self._on_gpu else None
 
     def time(self, call: Callable[[], Any], items: int, moved: int) -> tuple[Timing, float]:
+        """Quantiles over the repeats, and the seconds of the first call."""
         first = self._once(call)
         times: list[float] = []
         spent = 0.0
-        while len(times) < self.preset.min_repeats or (spent < self.preset.seconds and len(times) < _MAX_REPEATS):
+        while len(times) < self._preset.min_repeats or (spent < self._preset.seconds and len(times) < _MAX_REPEATS):
             times.append(self._once(call))
             spent += times[-1]
             if len(times) % 16 == 0 or times[-1] > 0.05:
-                self.check()
+                self._check()
         return Timing.of(times, items=items, bytes_moved=moved), first
 
+    def time_replayed(self, backend: Backend, launch: Callable[[], Any], items: int, moved: int) -> Timing | None:
+        """The same launch replayed from a CUDA graph, as a server runs it; None where the backend is not made for capture."""
+        if not self._on_gpu or backend.name != "triton":
+            return None
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch()
+        return self.time(graph.replay, items, moved)[0]
+
     def _once(self, call: Callable[[], Any]) -> float:
-        if not self.device.startswith("cuda"):
+        if self._flushed is None:
             started = time.perf_counter()
             call()
             return time.perf_counter() - started
+        self._flushed.zero_()
         event: Any = torch.cuda.Event
         before, after = event(enable_timing=True), event(enable_timing=True)
         before.record()
@@ -134,3 +151,8 @@ class _Clock:
         after.record()
         after.synchronize()
         return float(before.elapsed_time(after)) / 1e3
+
+
+def _cache_bytes(device: str) -> int:
+    """Size of the accelerator's second-level cache."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kvcanary.errors import StoreError
 from kvcanary.lab.records import Point
+from kvcanary.units import format_fraction, format_seconds
 
 SLOTS_SCHEMA, SLOTS_VERSION = "kvcanary.slots", 1
 RECORD_COLUMNS = ("token", "position", "prev_hash", "real_kv_hash")
@@ -43,6 +44,12 @@ def point_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
                     }
                 )  # fmt: skip
     return rows
+
+
+def forward_text(forward_s: float, step_time_s: float | None) -> str:
+    """One forward's canary cost in words, with its share of a stated step of the model."""
+    share = f" ({format_fraction(forward_s / step_time_s)} of a step)" if step_time_s else ""
+    return f"{format_seconds(forward_s)}{share}"
 
 
 def write_points(path: Path, points: Sequence[Point]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcanary import layout
@@ -23,6 +23,10 @@ from kvcanary.units import format_bytes, format_count, format_seconds
 DEFAULT_ROW_BYTES = 2048
 MEMORY_SHARE = 0.8
 _SWEEP_LENGTH = 4096
+# Chains of one length at every size, short enough for several in the smallest pool: what differs between sizes is the size alone.
+_SIZED_LENGTH = 512
+# KV rows far beyond the caches of any machine; larger ones would cost minutes to fill and show nothing new.
+_SIZED_ROWS_BYTES = 2 << 30
 # Measured with numba on two cores, rounded to the slow side: they serve the estimate only.
 _START_S, _BUILD_BYTES_PER_S, _HASHED_BYTES_PER_S = 5.0, 1.0e9, 5.0e9
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
@@ -31,7 +35,10 @@ _ELEMENT_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4, "fp8_e4m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """How much effort: decode batches at most, repeats and seconds per timed operation, prefix tokens, layouts, one hash mode or all."""
+    """How much effort: decode batches at most, repeats and seconds per timed operation, prefix tokens, layouts, one hash mode or all.
+
+    With `sizes`, pools of so many slots are swept instead of the settings' own, and decode is left to the other presets.
+    """
 
     name: str
     batches: int
@@ -40,6 +47,7 @@ class Preset:
     prefix: int
     layouts: tuple[str, ...]
     every_hash_mode: bool
+    sizes: tuple[int, ...] = ()
 
 
 PRESETS = {
@@ -50,6 +58,16 @@ PRESETS = {
             name="standard", batches=8, min_repeats=15, seconds=0.3, prefix=1024, layouts=("contiguous", "shuffled"), every_hash_mode=True
         ),
         Preset(name="long", batches=64, min_repeats=31, seconds=0.8, prefix=2048, layouts=("contiguous", "shuffled"), every_hash_mode=True),
+        Preset(
+            name="limits",
+            batches=0,
+            min_repeats=7,
+            seconds=0.1,
+            prefix=0,
+            layouts=("contiguous", "shuffled"),
+            every_hash_mode=True,
+            sizes=tuple(1 << power for power in range(12, 25, 2)),
+        ),
     )
 }
 
@@ -127,8 +145,9 @@ def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> B
     if settings.pool.page_size < 1:
         raise ConfigError(f"page_size must be at least 1, got {settings.pool.page_size}")
     row_bytes, row_note = _row_bytes(settings)
-    builder = _build(settings, preset, row_bytes)
-    _check_memory(builder, usable_bytes(spec.device) if available_bytes is None else available_bytes)
+    allowed = int((usable_bytes(spec.device) if available_bytes is None else available_bytes) * MEMORY_SHARE)
+    builder = _build(settings, preset, row_bytes, allowed)
+    _check_memory(builder, allowed)
     hashed = any(workload.shape.row_bytes for workload in builder.workloads)
     return BenchmarkPlan(
         workloads=tuple(builder.workloads),
@@ -141,9 +160,18 @@ def plan_benchmark(spec: BenchmarkSpec, available_bytes: int | None = None) -> B
     )
 
 
-def _build(settings: Settings, preset: Preset, row_bytes: int) -> _Builder:
+def _build(settings: Settings, preset: Preset, row_bytes: int, available: int) -> _Builder:
+    """All points; `available` bytes limit the sizes of a preset that brings its own."""
     builder = _Builder(settings, preset, LaunchCapacities.from_settings(settings), row_bytes)
     modes = tuple(RealKvHashMode) if preset.every_hash_mode else (builder.mode,)
+    if preset.sizes:
+        builder.chain()
+    for size in preset.sizes:
+        for mode in modes:
+            for name in preset.layouts:
+                builder.sized(size, mode, available, shuffled=name == "shuffled")
+    if preset.sizes:
+        return builder
     for mode in modes:
         for shuffled in (name == "shuffled" for name in preset.layouts):
             builder.decode(mode, shuffled)
@@ -205,6 +233,23 @@ class _Builder:
         shape = self.whole_pool(mode, shuffled=shuffled)
         self.workloads.append(Workload(kind="sweep", shape=shape, prefix=shape.length, extend=shape.length))
 
+    def chain(self) -> None:
+        """One prompt alone, whose chain nothing can shorten."""
+        self._add("prefill", 1, 0, min(self.capacities.write_entry_capacity, self._room(1)), RealKvHashMode.NONE)
+
+    def sized(self, slots: int, mode: RealKvHashMode, available: int, *, shuffled: bool) -> None:
+        """A pool of `slots` slots, full, swept and stamped whole; left out where it would not fit into `available` bytes."""
+        length = -(-_SIZED_LENGTH // self.page) * self.page
+        shape = replace(self._shape(0, length, mode, shuffled), num_slots=slots + self.page, requests=slots // length)
+        if not shape.requests:
+            self._skip(f"pools of {format_count(slots)} slots: a chain of {length} tokens does not fit")
+        elif shape.row_bytes * slots > _SIZED_ROWS_BYTES:
+            self._skip(f"real-KV hashing above {format_bytes(_SIZED_ROWS_BYTES)} of KV rows: larger pools take longer and show nothing new")
+        elif scene_bytes(shape) > available:
+            self._skip(f"pools of {format_count(slots)} slots and more: {format_bytes(scene_bytes(shape))} do not fit into memory")
+        else:
+            self.workloads.append(Workload(kind="sweep", shape=shape, prefix=length, extend=length))
+
     def whole_pool(self, mode: RealKvHashMode, *, shuffled: bool) -> SceneShape:
         """The pool filled with as many requests of up to 4096 tokens as it holds."""
         length = min(self.widest, self.slots, _SWEEP_LENGTH)
@@ -257,7 +302,7 @@ def _not_measured(settings: Settings) -> list[str]:
     """What a server with these settings launches and this benchmark does not."""
     notes = []
     if settings.canary.verify_v_half:
-        notes.append("the V half is on: a forward launches everything but the plan twice, here the K half is timed")
+        notes.append("the V half is on: the K half is timed, and a forward counted as if the V half took as long")
     if settings.pool.sliding_window:
         notes.append("the window group is not timed; it verifies at most sliding_window tokens per request, in launches of its own")
     return notes
@@ -280,8 +325,8 @@ def _estimate_s(workloads: Sequence[Workload], final: SceneShape, preset: Preset
     return total
 
 
-def _check_memory(builder: _Builder, available: int) -> None:
-    needed, allowed = builder.peak_bytes, int(available * MEMORY_SHARE)
+def _check_memory(builder: _Builder, allowed: int) -> None:
+    needed = builder.peak_bytes
     if needed <= allowed:
         return
     fits = _largest_fit(builder, allowed)
@@ -303,7 +348,7 @@ def _largest_fit(builder: _Builder, allowed: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         smaller = builder.settings.replace(pool_slot_count=middle * builder.page)
-        if _build(smaller, builder.preset, builder.row_bytes).peak_bytes <= allowed:
+        if _build(smaller, builder.preset, builder.row_bytes, allowed).peak_bytes <= allowed:
             low = middle
         else:
             high = middle

@@ -6,19 +6,24 @@ from typing import Any
 
 import streamlit as st
 
+from kvcanary.analysis import roofline
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
+from kvcanary.charts import roofline as roofline_chart
 from kvcanary.charts import throughput
 from kvcanary.config.findings import Severity
 from kvcanary.config.settings import Settings
-from kvcanary.errors import KvCanaryError
+from kvcanary.errors import KvCanaryError, StoreError
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState, Verdict
+from kvcanary.lab.tables import forward_text
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
 from kvcanary.store.runs import document_json, point_rows, points_csv
 from kvcanary.ui import blocks, progress, services, slot_view, state, style
-from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
+from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds, parse_seconds
 
 _KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
 _CONFIG = {"displayModeBar": False}
+# Runs that can be chosen to compare with; older ones are found on the page Runs.
+_LISTED = 100
 
 
 def controls(current: state.Current) -> None:
@@ -37,8 +42,15 @@ def controls(current: state.Current) -> None:
             "Plant faults", value=True, key="faults", persist_state="session",
             help="After the measurements, damage a few slots of the benchmark's own pool, so that the map shows what is found.",
         )  # fmt: skip
-    spec = BenchmarkSpec(settings=current.settings.to_flat(), preset=effort, backend=backend, device=device, faults=faults)
-    problem = _problem(current)
+        step_text = st.text_input(
+            "Model step", key="step_time", placeholder="such as 20 ms", width=140, persist_state="session",
+            help="Time of one forward of your model, if you know it: the canary's time per forward is then also shown as a share of it.",
+        )  # fmt: skip
+    step_time_s, problem = _step_time(step_text)
+    problem = _problem(current) or problem
+    spec = BenchmarkSpec(
+        settings=current.settings.to_flat(), preset=effort, backend=backend, device=device, faults=faults, step_time_s=step_time_s
+    )
     sentence = ""
     if not problem:
         try:
@@ -49,7 +61,7 @@ def controls(current: state.Current) -> None:
         style.verdict(f"Cannot run: {problem}", "error")
         st.page_link("pages/plan.py", label="Correct the settings on Plan", icon=":material/tune:")
     else:
-        st.caption(f"{sentence} Backend: {services.auto_choice(device) if backend == 'auto' else backend}.")
+        style.caption(f"{sentence} Backend: {services.auto_choice(device) if backend == 'auto' else backend}.")
     queued = len(services.jobs().active())
     label = "Run" if not queued else f"Queue behind {queued}"
     st.button(label, key="run", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:")
@@ -66,6 +78,14 @@ def _problem(current: state.Current) -> str:
     return errors[0].message.partition("; accepted forms")[0] if errors else ""
 
 
+def _step_time(text: str) -> tuple[float | None, str]:
+    """The stated time of a step, and what is wrong with it."""
+    try:
+        return (parse_seconds(text), "") if text.strip() else (None, "")
+    except KvCanaryError as error:
+        return None, f"Model step {error}"
+
+
 def _start(spec: BenchmarkSpec) -> None:
     try:
         st.query_params["run"] = services.jobs().start(spec)
@@ -76,12 +96,12 @@ def _start(spec: BenchmarkSpec) -> None:
 
 def result() -> None:
     """The run named in the address, else the newest."""
-    records = [record for record in services.runs().all() if record.kind == "benchmark"]
+    records = services.runs().records(kind="benchmark", limit=_LISTED)
     if not records:
         st.info("No benchmark has run yet. Press Run: the quick one takes a few seconds and ends with a map of the pool.")
         return
     wanted = st.query_params.get("run", "")
-    record = next((record for record in records if record.id == wanted), None)
+    record = _wanted(wanted) if wanted else None
     if wanted and record is None:
         style.verdict(f"There is no run {wanted[:60]}; the newest one is shown.", "warning")
     record = record or records[0]
@@ -89,6 +109,14 @@ def result() -> None:
         progress.panel(record.id)
     else:
         _finished(record, records)
+
+
+def _wanted(run_id: str) -> RunRecord | None:
+    try:
+        record = services.runs().record(run_id)
+    except StoreError:
+        return None
+    return record if record.kind == "benchmark" else None
 
 
 def _finished(record: RunRecord, records: list[RunRecord]) -> None:
@@ -104,6 +132,7 @@ def _finished(record: RunRecord, records: list[RunRecord]) -> None:
     if arrays is not None:
         page_size = Settings.from_flat(record.spec["settings"]).pool.page_size
         slot_view.draw(record.id, arrays, services.runs().cards(record.id), page_size)
+    _limits(record, points)
     _details(record)
     _downloads(record)
 
@@ -120,13 +149,37 @@ def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]
     if chosen is not None:
         rows = decode_variant(frame, *chosen)
         before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
-        text = throughput.summary(rows)
+        text = throughput.summary(rows, record.spec.get("step_time_s"))
         figure = throughput.by_batch(rows, state.theme(), before, earlier or "")
         st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
-        st.caption(text)
+        style.caption(text)
     with st.expander("Every measured point as a table", key=f"table.{record.id}"):
         head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
-        blocks.table(head, [_row(row) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
+        blocks.table(head, [_row(row, record.spec.get("step_time_s")) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
+
+
+def _limits(record: RunRecord, points: list[Point]) -> None:
+    frame = roofline.roofline_frame(points, record.limits)
+    if frame.empty:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.subheader("What limits it", anchor="limits")
+        variant = st.selectbox(
+            "Points", roofline.roofline_variants(frame), key=f"limits.{record.id}", width=320,
+            format_func=lambda found: f"{found[0]}, hash {found[1]}, {found[2]} slots",
+            help="A limit alone: memory moves the same bytes without hashing, compute hashes the same words without memory, chain latency is "
+            "one hash after the other, launch is an operation of one entry. The measured rate cannot lie above any of them.",
+        )  # fmt: skip
+    rows = roofline.roofline_variant(frame, *variant)
+    text = roofline.sentence(rows, record.limits)
+    for column, op in zip(st.columns(2), ("stamp", "verify"), strict=True):
+        if (rows["op"] == op).any():
+            figure = roofline_chart.roofline(rows, record.limits, op, state.theme())
+            column.plotly_chart(figure, key=f"limits.{op}.{record.id}", config=_CONFIG, alt=f"{op}: {text}")
+    st.caption(text)
+    with st.expander("Limits as a table", key=f"limits.table.{record.id}"):
+        head = ("op", "items", "measured", "held by", "share", *(f"{name} alone" for name in roofline.LIMITS))
+        blocks.table(head, roofline.table_rows(rows), numeric=(1, 2, 4, 5, 6, 7, 8))
 
 
 def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str, str] | None:
@@ -137,7 +190,7 @@ def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str,
     )
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
+def _row(row: dict[str, Any], step_time_s: float | None) -> tuple[str, ...]:
     what = "tokens" if row["op"] == "stamp" else "slots"
     return (
         row["workload"],
@@ -150,7 +203,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         format_seconds(row["p50_s"]),
         f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
         "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
-        "not a forward" if row["forward_s"] is None else format_seconds(row["forward_s"]),
+        "not a forward" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s),
     )
 
 
@@ -173,7 +226,7 @@ def _details(record: RunRecord) -> None:
         facts |= {name.removesuffix("_s"): format_seconds(value) for name, value in record.durations_s.items()}
         blocks.table(("machine and versions", ""), [(name, str(value)) for name, value in facts.items()])
         for reason in record.skipped:
-            st.caption(f"Left out: {reason}.")
+            style.caption(f"Left out: {reason}.")
 
 
 def _downloads(record: RunRecord) -> None:

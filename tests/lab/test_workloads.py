@@ -124,3 +124,28 @@ def test_the_sentence_says_what_and_how_long_and_that_it_is_an_estimate() -> Non
     assert plan.sentence.startswith(f"{len(plan.workloads)} points (4 decode, 1 sweep, 3 prefill)")
     assert "(an estimate)" in plan.sentence
     assert planned("long").estimate_s > planned("standard").estimate_s > plan.estimate_s
+
+
+def test_limits_sweeps_full_pools_of_every_size_with_chains_of_one_length() -> None:
+    plan = planned("limits", available_bytes=64 * GIB)
+    sweeps = [item for item in plan.workloads if item.kind == "sweep"]
+    plain = [item.shape for item in sweeps if item.shape.hash_mode is RealKvHashMode.NONE and not item.shape.shuffled]
+    assert [shape.used for shape in plain] == [1 << power for power in range(12, 25, 2)]
+    assert {item.shape.length for item in sweeps} == {512}
+    hashed = [item.shape for item in sweeps if item.shape.hash_mode is RealKvHashMode.ALL]
+    assert max(shape.num_slots * shape.row_bytes for shape in hashed) <= 2 * GIB + hashed[0].row_bytes * hashed[0].page_size
+    assert of(plan, "prefill") == [(1, 0, 8192)]
+    assert not of(plan, "decode")
+    assert any("larger pools take longer and show nothing new" in reason for reason in plan.skipped)
+
+
+def test_limits_leaves_out_the_sizes_that_do_not_fit_and_says_which() -> None:
+    plan = planned("limits", available_bytes=2 * GIB, page_size=64, pool_slot_count=65536)
+    assert max(item.shape.num_slots for item in plan.workloads) == (1 << 22) + 64
+    assert plan.peak_bytes <= 2 * GIB
+    assert any("pools of 16\N{NARROW NO-BREAK SPACE}777\N{NARROW NO-BREAK SPACE}216 slots and more" in reason for reason in plan.skipped)
+
+
+def test_limits_needs_whole_chains_in_whole_pages() -> None:
+    plan = planned("limits", page_size=1024, pool_slot_count=65536)
+    assert {item.shape.length for item in plan.workloads if item.kind == "sweep"} == {1024}
