@@ -16,9 +16,13 @@ from rich.markup import escape as rich_escape
 # Controls, directions and other formats, surrogates, private use, unassigned, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _JOINER = "\u2060"
-_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+# Marks that mean something anywhere in a line of Markdown, and those that do only at its start.
+_MARKS = re.compile(r"([\\`*_\[\]<&$~|#:]|^[+>-])")
+_NUMBERED = re.compile(r"^(\d{1,9})([.)])")
 # What Streamlit's Markdown turns into links, pictures and arrows after it has undone backslashes: an invisible joiner keeps it apart.
-_AFTERTHOUGHTS = re.compile(r"(?i)(?<=www)(?=\.)|(?<=@)|(?<=:)(?=/)|(?<=:)(?=streamlit:)|(?<=<)(?=[-=])|(?<=-)(?=[->])|(?<=[>~])(?==)")
+_AFTERTHOUGHTS = re.compile(
+    r"(?i)(?<=www)(?=\.)|(?<=@)|(?<=:)(?=/)|(?<=:)(?=streamlit:|material/)|(?<=<)(?=[-=])|(?<=-)(?=[->])|(?<=[>~])(?==)"
+)
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 # What spreadsheets start a formula with, in their half-width and full-width forms.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -39,7 +43,12 @@ def html_text(text: str) -> str:
 def markdown_text(text: str) -> str:
     """For one line of Streamlit's Markdown: captions, labels, helps, messages. Runs of spaces and line ends become one space."""
     one_line = visible(_SPACES.sub(" ", text).strip(), keep="")
-    return _PUNCTUATION.sub(r"\\\1", _AFTERTHOUGHTS.sub(_JOINER, one_line))
+    return _NUMBERED.sub(r"\1\\\2", _MARKS.sub(r"\\\1", _AFTERTHOUGHTS.sub(_JOINER, one_line)))
+
+
+def code_text(text: str) -> str:
+    """For a span of code in a Markdown document that is posted elsewhere: mentions nobody, links nothing, stays in its table cell."""
+    return f"`{visible(_SPACES.sub(' ', text), keep='').replace('`', chr(39)).replace('|', '/')}`"
 
 
 def chart_text(text: str) -> str:

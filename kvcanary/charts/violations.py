@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import ThemeName, style
+from kvcanary.escape import chart_text
 from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
 
@@ -54,7 +55,7 @@ def timeline(frame: pd.DataFrame, theme: ThemeName) -> go.Figure:
     for number, reason in enumerate(counts.columns):
         figure.add_trace(
             go.Bar(
-                x=counts.index, y=counts[reason], name=reason, hovertemplate=f"%{{x}}<br>{reason}: %{{y}}<extra></extra>",
+                x=counts.index, y=counts[reason], name=chart_text(reason), hovertemplate=f"%{{x}}<br>{chart_text(reason)}: %{{y}}<extra></extra>",
                 marker={"color": _COLORS[number], "pattern": {"shape": _PATTERNS[number], "size": 5}},
             )
         )  # fmt: skip

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.markup import escape
 
 from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
 from kvcanary.cli.options import wide_console, write_document
 from kvcanary.errors import KvCanaryError
+from kvcanary.escape import terminal_text
 from kvcanary.kernels.backends import available_backends, get_backend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.gate import run_gate
@@ -160,12 +160,16 @@ def _print(document: dict[str, Any]) -> None:
     console, machine = wide_console(), document["machine"]
     gpus = ", ".join(f"{device} {name}" for device, name in machine["gpus"].items()) or "no GPU"
     runtime = f"ROCm {machine['hip']}" if machine["hip"] else f"CUDA {machine['cuda']}" if machine["cuda"] else "CPU build"
-    console.print(escape(f"{gpus} · {machine['cpu']} · Python {machine['python']} · torch {machine['torch']} ({runtime})"))
-    console.print(escape(f"triton {machine['triton'] or 'not installed'} · driver {machine['driver'] or 'none found'}"))
+    console.print(terminal_text(f"{gpus} · {machine['cpu']} · Python {machine['python']} · torch {machine['torch']} ({runtime})"))
+    console.print(terminal_text(f"triton {machine['triton'] or 'not installed'} · driver {machine['driver'] or 'none found'}"))
     for backend in document["backends"]:
-        console.print(f"{'available    ' if backend['available'] else 'not available'} {backend['name']}: {escape(backend['reason'])}")
+        console.print(
+            f"{'available    ' if backend['available'] else 'not available'} {backend['name']}: {terminal_text(backend['reason'])}"
+        )
     for result in document["results"]:
         for check in result["checks"]:
             mark = "ok  " if check["ok"] else "FAIL"
-            console.print(f"{mark} {result['backend']} on {result['device']}: {escape(check['name'])} ({escape(check['detail'])})")
+            console.print(
+                f"{mark} {result['backend']} on {result['device']}: {terminal_text(check['name'])} ({terminal_text(check['detail'])})"
+            )
     console.print(f"{document['verdict'].upper()}")

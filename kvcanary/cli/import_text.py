@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kvcanary.cli.options import fail, write_document
 from kvcanary.config.findings import Severity
 from kvcanary.errors import ImportTextError
+from kvcanary.escape import terminal_text
 from kvcanary.importers.detect import MAX_BYTES, merge, read_bytes
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.importers.server_info import HOSTS_VARIABLE, fetch, parse_hosts
@@ -74,41 +74,36 @@ def _read(source: str) -> ImportResult:
 
 def _print(result: ImportResult, console: Console) -> None:
     names = [_KIND_NAMES[part] for part in result.parts] or [_KIND_NAMES[result.kind]]
-    engine = f" ({_safe(result.engine)})" if result.engine else ""
-    console.print(f"[bold]{_safe(result.name)}[/]: {', '.join(names)}{engine}, {len(result.fields)} settings fields")
+    engine = f" ({terminal_text(result.engine)})" if result.engine else ""
+    console.print(f"[bold]{terminal_text(result.name)}[/]: {', '.join(names)}{engine}, {len(result.fields)} settings fields")
     for explanation in result.explanations:
         _print_explanation(explanation, console)
     if result.fields:
         table = Table("Field", "Value", "From", "How", box=None, pad_edge=False, header_style="bold")
         for name, entry in result.fields.items():
-            table.add_row(_safe(name), _safe(str(entry.value)), _safe(entry.source), _safe(entry.derived))
+            table.add_row(terminal_text(name), terminal_text(str(entry.value)), terminal_text(entry.source), terminal_text(entry.derived))
         console.print(table)
     for conflict in result.conflicts:
-        shown = ", ".join(f"{_safe(str(entry.value))} ({_safe(entry.source)})" for entry in conflict.candidates)
-        console.print(f"[bold yellow]differs[/] {_safe(conflict.name)}: {shown}; {_safe(conflict.reason)}")
+        shown = ", ".join(f"{terminal_text(str(entry.value))} ({terminal_text(entry.source)})" for entry in conflict.candidates)
+        console.print(f"[bold yellow]differs[/] {terminal_text(conflict.name)}: {shown}; {terminal_text(conflict.reason)}")
     for finding in result.findings:
         style = _SEVERITY_STYLES[finding.severity]
-        console.print(f"[{style}]{finding.severity}[/] {_safe(finding.message)}. {_safe(finding.why)}".rstrip())
+        console.print(f"[{style}]{finding.severity}[/] {terminal_text(finding.message)}. {terminal_text(finding.why)}".rstrip())
     for word in result.unknown:
-        hint = f"; probably meant: {_safe(word.suggestion)}" if word.suggestion else ""
-        console.print(f"[bold]unknown[/] {_safe(word.flag)} ({_safe(word.reason)}){hint}")
+        hint = f"; probably meant: {terminal_text(word.suggestion)}" if word.suggestion else ""
+        console.print(f"[bold]unknown[/] {terminal_text(word.flag)} ({terminal_text(word.reason)}){hint}")
     _print_list(console, "no value in the text", result.unresolved)
 
 
 def _print_explanation(explanation: ErrorExplanation, console: Console) -> None:
-    console.print(f"[bold red]{_safe(explanation.message)}[/]")
-    console.print(f"  {_safe(explanation.explanation)}")
+    console.print(f"[bold red]{terminal_text(explanation.message)}[/]")
+    console.print(f"  {terminal_text(explanation.explanation)}")
     for number, cause in enumerate(explanation.causes, 1):
-        console.print(f"  {number}. {_safe(cause)}")
+        console.print(f"  {number}. {terminal_text(cause)}")
     for fix in explanation.fixes:
-        console.print(f"  [bold]change[/] {_safe(fix.flag or fix.text)}")
+        console.print(f"  [bold]change[/] {terminal_text(fix.flag or fix.text)}")
 
 
 def _print_list(console: Console, title: str, entries: Iterable[str]) -> None:
     for entry in entries:
-        console.print(f"[bold]{title}[/] {_safe(entry)}")
-
-
-def _safe(text: str) -> str:
-    """Text of a paste for a terminal: control characters shown, markup taken literally."""
-    return escape("".join(char if char.isprintable() else repr(char)[1:-1] for char in text))
+        console.print(f"[bold]{title}[/] {terminal_text(entry)}")

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from kvcanary.analysis.log_stream import read_logs, read_stream
 from kvcanary.analysis.ring_rows import add_ring_rows
 from kvcanary.cli.exit_codes import BAD_INPUT, VERDICT_EXIT_CODES
 from kvcanary.errors import ImportTextError, KvCanaryError
+from kvcanary.escape import terminal_text
 from kvcanary.units import format_bytes, format_count
 
 _VERDICT_STYLES = {"pass": "bold blue", "fail": "bold red", "partial": "bold yellow", "not run": "bold yellow"}
@@ -49,7 +49,7 @@ def command(
         log = _input(logs, errors)
         diagnosis = diagnose(log)
     except KvCanaryError as error:
-        errors.print(escape(str(error)))
+        errors.print(terminal_text(str(error)))
         raise typer.Exit(BAD_INPUT) from error
     if json_to is not None:
         data = json.dumps(report_data(log, diagnosis, max_violations=max(max_rows, 1000)), indent=2)
@@ -60,7 +60,7 @@ def command(
                 Path(json_to).write_text(data + "\n", encoding="utf-8")
             except OSError as error:
                 errors.print(
-                    f"--json {escape(json_to)} cannot be written: {error.strerror}; give the path of a file in a folder that exists"
+                    f"--json {terminal_text(json_to)} cannot be written: {error.strerror}; give the path of a file in a folder that exists"
                 )
                 raise typer.Exit(BAD_INPUT) from error
     if json_to != "-":
@@ -108,11 +108,11 @@ def _read(paths: list[Path], errors: Console) -> CanaryLog:
 
 def _print(log: CanaryLog, diagnosis: Diagnosis, console: Console, max_rows: int) -> None:
     style = _VERDICT_STYLES[diagnosis.verdict]
-    console.print(f"[{style}]{diagnosis.verdict.upper()}[/] {escape(diagnosis.sentence)}")
+    console.print(f"[{style}]{diagnosis.verdict.upper()}[/] {terminal_text(diagnosis.sentence)}")
     for reason in diagnosis.coverage.reasons[: max_rows if diagnosis.verdict != "not run" else 1]:
-        console.print(f"  [yellow]![/] {escape(reason)}")
+        console.print(f"  [yellow]![/] {terminal_text(reason)}")
     for note in diagnosis.notes:
-        console.print(f"  [blue]i[/] {escape(note)}")
+        console.print(f"  [blue]i[/] {terminal_text(note)}")
     if len(log.violations):
         console.print(_counts_table(log, max_rows))
     for number, cause in enumerate(diagnosis.causes, start=1):
@@ -122,7 +122,7 @@ def _print(log: CanaryLog, diagnosis: Diagnosis, console: Console, max_rows: int
     console.print(_rank_table(log, max_rows))
     console.print("[bold]What this log cannot tell[/]")
     for limit in diagnosis.coverage.cannot_tell:
-        console.print(f"  · {escape(limit)}")
+        console.print(f"  · {terminal_text(limit)}")
     unread = f", {format_count(log.unread)} canary lines not understood" if log.unread else ""
     console.print(
         f"[dim]{len(log.files)} file{'s' if len(log.files) != 1 else ''}, {format_bytes(log.bytes_read)}, {format_count(log.lines)} lines, "
@@ -137,7 +137,13 @@ def _counts_table(log: CanaryLog, max_rows: int) -> Table:
     groups = counts(log.violations.frame())
     for group in groups[:max_rows]:
         rank = f"{group['source']} {group['rank']}".strip()
-        table.add_row(escape(rank), group["launch_tag"], group["reasons"], format_count(group["violations"]), format_count(group["slots"]))
+        table.add_row(
+            terminal_text(rank),
+            terminal_text(group["launch_tag"]),
+            terminal_text(group["reasons"]),
+            format_count(group["violations"]),
+            format_count(group["slots"]),
+        )
     if len(groups) > max_rows:
         table.caption = f"{len(groups) - max_rows} more; --json has them all"
     return table
@@ -145,18 +151,18 @@ def _counts_table(log: CanaryLog, max_rows: int) -> Table:
 
 def _print_cause(number: int, cause: DiagnosedCause, console: Console) -> None:
     text = cause.text
-    console.print(f"[bold]{number}. {escape(text.title)}[/] ({cause.confidence.name.lower()} confidence)")
-    console.print(f"   {escape(text.meaning)}")
+    console.print(f"[bold]{number}. {terminal_text(text.title)}[/] ({cause.confidence.name.lower()} confidence)")
+    console.print(f"   {terminal_text(text.meaning)}")
     for title, items in (("Evidence", cause.evidence), ("Confirm", text.confirm)):
         for item in items:
-            console.print(f"   [dim]{title}:[/] {escape(item)}")
+            console.print(f"   [dim]{title}:[/] {terminal_text(item)}")
     for title, words in (
         ("Flags", text.flags),
         ("Public reports", text.references),
         ("Also possible", [other.replace("_", " ") for other in cause.others]),
     ):
         if words:
-            console.print(f"   [dim]{title}:[/] {escape(' · '.join(words))}")
+            console.print(f"   [dim]{title}:[/] {terminal_text(' · '.join(words))}")
 
 
 def _incident_table(diagnosis: Diagnosis, max_rows: int) -> Table:
@@ -171,7 +177,7 @@ def _incident_table(diagnosis: Diagnosis, max_rows: int) -> Table:
         table.add_row(
             f"{incident.number}",
             f"{incident.first_time or ''}",
-            escape(", ".join(incident.ranks)),
+            terminal_text(", ".join(incident.ranks)),
             _slot_words([finding.slot for finding in incident.causes]),
             _slot_words([finding.slot for finding in incident.echoes]),
             f"{suspicion.cause.replace('_', ' ')} ({suspicion.confidence.name.lower()})",
@@ -198,7 +204,7 @@ def _rank_table(log: CanaryLog, max_rows: int) -> Table:
             report.sweep_passes,
             report.pool_slots,
         )
-        table.add_row(escape(report.stream.label), *("unknown" if number is None else format_count(number) for number in numbers))
+        table.add_row(terminal_text(report.stream.label), *("unknown" if number is None else format_count(number) for number in numbers))
     return table
 
 

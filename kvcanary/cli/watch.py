@@ -14,6 +14,7 @@ from kvcanary.analysis.follow import LogFollower
 from kvcanary.analysis.metrics import LogMetrics
 from kvcanary.analysis.violations import Violation
 from kvcanary.cli.exit_codes import BAD_INPUT, FAIL, PASS
+from kvcanary.escape import terminal_text
 
 
 def command(
@@ -43,7 +44,7 @@ def command(
         errors.print(f"metrics on http://{metrics_address}:{port}/metrics")
     for path in follower.missing:
         if not path.exists():
-            errors.print(f"waiting for {path}")
+            errors.print(f"waiting for {terminal_text(str(path))}")
     shown = 0
     deadline = None if for_s is None else time.monotonic() + for_s
     try:
@@ -51,7 +52,7 @@ def command(
             metrics.update()
             table = follower.builder.violations
             for row in range(shown, len(table)):
-                console.print(_line(table[row]), markup=False)
+                console.print(terminal_text(_line(table[row])))
             shown = len(table)
             if deadline is not None and time.monotonic() >= deadline:
                 break

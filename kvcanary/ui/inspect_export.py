@@ -9,6 +9,7 @@ import pandas as pd
 from kvcanary.analysis.canary_log import CanaryLog
 from kvcanary.analysis.diagnosis import Diagnosis
 from kvcanary.analysis.inspection import counts, report_data
+from kvcanary.escape import code_text, csv_text, markdown_text
 from kvcanary.units import format_count
 
 JSON_LIMIT = 10_000
@@ -25,8 +26,7 @@ def csv(frame: pd.DataFrame) -> str:
     for name in ("stored_chain_hash", "expected_aux"):
         plain[name] = [None if value is pd.NA else f"0x{value:016x}" for value in plain[name]]
     for name in ("file", "server", "source", "rank", "launch_tag", "place", "half", "group", "reasons"):
-        texts = plain[name].astype(str)
-        plain[name] = texts.where(~texts.str.startswith(("=", "+", "-", "@", "\t", "\r")), "'" + texts)
+        plain[name] = plain[name].astype(str).map(csv_text)
     return plain.to_csv(index=False)
 
 
@@ -36,19 +36,23 @@ def json_text(log: CanaryLog, diagnosis: Diagnosis) -> str:
 
 
 def issue_text(log: CanaryLog, diagnosis: Diagnosis) -> str:
-    """Markdown for a public issue: verdict, cause, counts, settings; no tokens and no hashes."""
-    lines = ["### KV canary report", "", f"{diagnosis.verdict.upper()}: {diagnosis.sentence}", ""]
-    lines += [f"- {reason}" for reason in diagnosis.coverage.reasons[:_GROUP_LIMIT]]
+    """Markdown for a public issue: verdict, cause, counts, settings; no tokens and no hashes, and nobody is mentioned by a log."""
+    lines = ["### KV canary report", "", f"{diagnosis.verdict.upper()}: {markdown_text(diagnosis.sentence)}", ""]
+    lines += [f"- {markdown_text(reason)}" for reason in diagnosis.coverage.reasons[:_GROUP_LIMIT]]
     for cause in diagnosis.causes[:3]:
         lines += ["", f"**{cause.text.title}** ({cause.confidence.name.lower()} confidence), {cause.slots} slots"]
     groups = counts(log.violations.frame())
     if groups:
         lines += ["", "| rank | launch tag | reasons | violations | slots |", "|---|---|---|---:|---:|"]
         for group in groups[:_GROUP_LIMIT]:
-            cells = (group["rank"], group["launch_tag"], group["reasons"], f"{group['violations']}", f"{group['slots']}")
-            lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+            words = " | ".join(code_text(group[name]) for name in ("rank", "launch_tag", "reasons"))
+            lines.append(f"| {words} | {group['violations']} | {group['slots']} |")
         if len(groups) > _GROUP_LIMIT:
             lines.append(f"\n{format_count(len(groups) - _GROUP_LIMIT)} more groups.")
     install = next((report.install for report in log.streams if report.install), None)
-    settings = ", ".join(f"{name}={install[name]}" for name in _INSTALL if name in install) if install else "no install line in the log"
+    settings = (
+        ", ".join(f"{name}={markdown_text(str(install[name]))}" for name in _INSTALL if name in install)
+        if install
+        else "no install line in the log"
+    )
     return "\n".join([*lines, "", f"Canary settings: {settings}", ""])

@@ -49,7 +49,7 @@ def draw() -> Inspection | None:
     if problem := st.session_state.get(_PROBLEM):
         style.verdict(f"Not read: {problem}", "error")
     if found is None and not problem:
-        st.caption("No log has been read yet. A log with canary lines ends in a verdict, a cause and a map; the example shows how.")
+        style.caption("No log has been read yet. A log with canary lines ends in a verdict, a cause and a map; the example shows how.")
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from html import escape
 
 import pandas as pd
 import streamlit as st
@@ -14,6 +13,7 @@ from kvcanary.analysis.log_stream import lines_around
 from kvcanary.analysis.slot_card import diff_bits
 from kvcanary.analysis.violations import Violation
 from kvcanary.errors import ConfigError
+from kvcanary.escape import html_text
 from kvcanary.layout import WRITE_REASONS
 from kvcanary.ui import blocks, style
 from kvcanary.ui.inspect_input import SLOT, Inspection
@@ -34,7 +34,7 @@ def draw(found: Inspection, rows: pd.DataFrame) -> None:
     style.line(st.session_state.get(_PROBLEM, ""), "error")
     mine = rows[rows["slot_idx"].eq(slot).fillna(False)]
     if mine.empty:
-        st.caption(f"No violation of slot {format_count(slot)} is listed under these filters.")
+        style.caption(f"No violation of slot {format_count(slot)} is listed under these filters.")
         return
     _card(found, rows, mine, slot)
 
@@ -59,14 +59,14 @@ def _card(found: Inspection, rows: pd.DataFrame, mine: pd.DataFrame, slot: int) 
         st.html(
             f'<p class="kvc-finding" data-testid="inspect-card"><span class="kvc-badge">X reported</span>'
             f"<b>Slot {format_count(slot)}</b> · {format_count(len(mine))} records</p>"
-            f'<p class="kvc-why">{escape(_role(found, numbers[0], slot))}</p>'
+            f'<p class="kvc-why">{html_text(_role(found, numbers[0], slot))}</p>'
         )
         chosen = st.selectbox("Record", range(len(records)), format_func=lambda at: _title(records[at]), key=f"inspect_record.{slot}")
         record = records[chosen or 0]
         blocks.table(("field", "stored", "expected", "bits that differ"), _fields(record))
-        st.caption(f"Neighbours in the pool: {around} (X: reported here too)")
+        style.caption(f"Neighbours in the pool: {around} (X: reported here too)")
         if len(mine) > len(records):
-            st.caption(f"The first {format_count(len(records))} of {format_count(len(mine))} records; the CSV has all.")
+            style.caption(f"The first {format_count(len(records))} of {format_count(len(mine))} records; the CSV has all.")
     with right:
         st.markdown(f"**Raw lines**, from line {record.line}")
         source = found.sources.get(record.file)

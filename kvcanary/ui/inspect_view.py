@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -12,6 +10,7 @@ from kvcanary.analysis import slot_map
 from kvcanary.analysis.diagnosis import DiagnosedCause
 from kvcanary.charts import slots as slot_charts
 from kvcanary.charts import violations as charts
+from kvcanary.escape import html_text
 from kvcanary.layout import SlotStatus
 from kvcanary.ui import blocks, inspect_export, state, style
 from kvcanary.ui.inspect_input import FILTERS, SLOT, Inspection
@@ -34,11 +33,11 @@ def answer(found: Inspection) -> None:
         f"{format_count(diagnosis.coverage.protected_tokens)} checks and writes, {format_count(diagnosis.coverage.sweep_passes)} sweeps"
     )
     lines = f"{format_count(log.canary_lines)} of {format_count(log.lines)} lines are the canary's{unread}"
-    st.caption(f"Coverage: {checked}; {lines}; {format_bytes(log.bytes_read)}.")
+    style.caption(f"Coverage: {checked}; {lines}; {format_bytes(log.bytes_read)}.")
     for reason in diagnosis.coverage.reasons[:3]:
-        st.html(f'<p class="kvc-why kvc-warning">{escape(reason)}</p>')
+        st.html(f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>')
     for note in diagnosis.notes:
-        st.html(f'<p class="kvc-why kvc-note">{escape(note)}</p>')
+        st.html(f'<p class="kvc-why kvc-note">{html_text(note)}</p>')
     for number, cause in enumerate(diagnosis.causes):
         if number == 0:
             _cause(cause)
@@ -52,18 +51,18 @@ def _cause(cause: DiagnosedCause) -> None:
     with st.container(border=True, gap="xxsmall"):
         st.html(
             f'<p class="kvc-finding"><span class="kvc-badge">{cause.confidence.name.lower()} confidence</span>'
-            f'<b>{escape(text.title)}</b></p><p class="kvc-why">{escape(text.meaning)}</p>'
+            f'<b>{html_text(text.title)}</b></p><p class="kvc-why">{html_text(text.meaning)}</p>'
         )
         left, right = st.columns(2, gap="medium")
         with left:
             blocks.table(("Evidence",), [(item,) for item in cause.evidence])
             if cause.others:
-                st.caption(f"Also possible: {', '.join(other.replace('_', ' ') for other in cause.others)}.")
+                style.caption(f"Also possible: {', '.join(other.replace('_', ' ') for other in cause.others)}.")
         with right:
             blocks.table(("Confirm by",), [(item,) for item in text.confirm])
             for title, words in (("Flags", text.flags), ("Public reports", text.references)):
                 if words:
-                    st.html(f'<p class="kvc-why"><b>{title}</b> {escape(" · ".join(words))}</p>')
+                    st.html(f'<p class="kvc-why"><b>{title}</b> {html_text(" · ".join(words))}</p>')
 
 
 def filters(found: Inspection) -> pd.DataFrame:
@@ -76,28 +75,28 @@ def filters(found: Inspection) -> pd.DataFrame:
             if chosen:
                 frame = frame[frame[column].isin(chosen)]
     if len(frame) < len(found.frame):
-        st.caption(f"{format_count(len(frame))} of {format_count(len(found.frame))} violations are shown.")
+        style.caption(f"{format_count(len(frame))} of {format_count(len(found.frame))} violations are shown.")
     return frame
 
 
 def pictures(found: Inspection, rows: pd.DataFrame) -> None:
     """Timeline and breakdown, then the map of the pool with its table."""
     if rows.empty:
-        st.caption("No violation to draw.")
+        style.caption("No violation to draw.")
         return
     left, right = st.columns([3, 2], gap="medium")
     with left:
         st.markdown("**Timeline**")
         text = charts.timeline_summary(rows)
         st.plotly_chart(charts.timeline(rows, state.theme()), key="inspect_timeline", config=_CONFIG, alt=text)
-        st.caption(text)
+        style.caption(text)
     with right:
         st.markdown("**By launch tag and reason**")
         groups = charts.by_tag(rows)
         head = ("launch tag", "reason", "rows", "slots")
         blocks.table(head, [(tag, why, format_count(count), format_count(slots)) for tag, why, count, slots in groups[:12]], numeric=(2, 3))
         if len(groups) > 12:
-            st.caption(f"The 12 largest of {format_count(len(groups))} groups; the CSV has every row.")
+            style.caption(f"The 12 largest of {format_count(len(groups))} groups; the CSV has every row.")
     _map(found, charts.slot_counts(rows))
 
 
@@ -107,7 +106,7 @@ def _map(found: Inspection, table: pd.DataFrame) -> None:
         help="Marked tiles hold a reported slot. Grey: this log lists no violation there; it does not say that it was checked.",
     )
     if table.empty:
-        st.caption("No record names a slot.")
+        style.caption("No record names a slot.")
         return
     numbers = table["slot"].to_numpy(dtype=np.int64)
     known = max((report.pool_slots or 0 for report in found.log.streams), default=0)
@@ -120,7 +119,7 @@ def _map(found: Inspection, table: pd.DataFrame) -> None:
     text = f"{format_count(counts[SlotStatus.CORRUPTED])} of {format_count(len(status))} slots reported ({share}); {origin}."
     if outside:
         text += f" {format_count(outside)} reported slot numbers lie outside the map."
-    st.caption(text)
+    style.caption(text)
     left, right = st.columns([3, 2], gap="medium")
     with left:
         figure = slot_charts.overview(slot_map.reduce_to_tiles(status), counts | {SlotStatus.FREE: 0}, state.theme())
@@ -134,7 +133,7 @@ def _map(found: Inspection, table: pd.DataFrame) -> None:
             selection_mode="single-row", alt="Reported slots; select a row to open its card.",
         )  # fmt: skip
         if len(table) > len(shown):
-            st.caption(f"The {format_count(len(shown))} slots with the most rows of {format_count(len(table))}; the CSV has all.")
+            style.caption(f"The {format_count(len(shown))} slots with the most rows of {format_count(len(table))}; the CSV has all.")
 
 
 def _take_mark() -> None:
@@ -178,7 +177,7 @@ def incidents(found: Inspection) -> None:
         selection_mode="single-row", height=min(300, 40 + 36 * len(rows)), alt="Incidents; select a row to open the card of its first slot.",
     )  # fmt: skip
     total = len(found.diagnosis.incidents)
-    st.caption(f"Not filtered.{f' The first {format_count(len(listed))} of {format_count(total)}.' if total > len(listed) else ''}")
+    style.caption(f"Not filtered.{f' The first {format_count(len(listed))} of {format_count(total)}.' if total > len(listed) else ''}")
 
 
 def _some(slots: list[int]) -> str:
@@ -197,7 +196,7 @@ def details(found: Inspection, rows: pd.DataFrame) -> None:
         cells = [tuple("unknown" if number is None else format_count(number) for number in row) for row in numbers]
         blocks.table(head, [(report.stream.label, *row) for report, row in zip(reports, cells, strict=True)], numeric=range(1, 8))
         for limit in found.diagnosis.cannot_tell:
-            st.html(f'<p class="kvc-why">{escape(limit)}</p>')
+            st.html(f'<p class="kvc-why">{html_text(limit)}</p>')
     with st.container(horizontal=True, gap="small"):
         st.download_button(
             "CSV", lambda: inspect_export.csv(rows), "violations.csv", "text/csv", on_click="ignore", help="The filtered rows."
@@ -207,5 +206,5 @@ def details(found: Inspection, rows: pd.DataFrame) -> None:
             help=f"The whole diagnosis, with the first {format_count(inspect_export.JSON_LIMIT)} violations.",
         )  # fmt: skip
     with st.expander("Text for a GitHub issue"):
-        st.caption("Holds no token and no hash. Services and files can be named in its coverage lines: read it before you post it.")
+        style.caption("Holds no token and no hash. Services and files can be named in its coverage lines: read it before you post it.")
         st.code(inspect_export.issue_text(found.log, found.diagnosis), language="markdown", wrap_lines=True)

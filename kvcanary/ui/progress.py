@@ -7,8 +7,9 @@ import streamlit as st
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import throughput
 from kvcanary.errors import JobError
+from kvcanary.escape import markdown_text
 from kvcanary.lab.jobs import JobStatus
-from kvcanary.ui import services, state
+from kvcanary.ui import services, state, style
 from kvcanary.units import format_seconds
 
 _POLL_S = 0.7
@@ -28,7 +29,7 @@ def panel(run_id: str) -> None:
         rows = decode_variant(frame, *found[-1])
         text = throughput.summary(rows)
         st.plotly_chart(throughput.by_batch(rows, state.theme()), key=f"live.{run_id}", config={"displayModeBar": False}, alt=text)
-        st.caption(f"So far, hash {found[-1][0]}, {found[-1][1]}: {text}")
+        style.caption(f"So far, hash {found[-1][0]}, {found[-1][1]}: {text}")
 
 
 def sidebar() -> None:
@@ -44,7 +45,7 @@ def _sidebar_panel() -> None:
         st.rerun()
     _bar(active[0])
     if len(active) > 1:
-        st.caption(f"{len(active) - 1} more in the queue")
+        style.caption(f"{len(active) - 1} more in the queue")
     _stop_button(active[0].record.id, "sidebar")
 
 
@@ -57,7 +58,9 @@ def _bar(status: JobStatus) -> None:
         st.progress(0.0, text="Starting the worker")
         return
     eta = f", about {format_seconds(progress.eta_s)} left" if progress.eta_s is not None else ""
-    st.progress(min(1.0, progress.done / max(1, progress.total)), text=f"{progress.stage.capitalize()}: {progress.message}{eta}")
+    st.progress(
+        min(1.0, progress.done / max(1, progress.total)), text=markdown_text(f"{progress.stage.capitalize()}: {progress.message}{eta}")
+    )
 
 
 def _stop_button(run_id: str, place: str) -> None:

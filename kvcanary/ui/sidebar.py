@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import streamlit as st
 
+from kvcanary.escape import html_text
 from kvcanary.ui import blocks, progress, services, state
 from kvcanary.units import format_count
 
@@ -18,7 +17,7 @@ def draw() -> None:
     device = list(services.devices())[-1]
     with st.sidebar:
         st.html(
-            f'<div class="kvc-side"><b>{escape(name)}</b><br>{format_count(settings.pool.pool_slot_count)} slots · '
-            f"{escape(blocks.count_sentence(current.findings))}<br><br><b>Backend</b><br>{escape(services.auto_choice(device))}</div>"
+            f'<div class="kvc-side"><b>{html_text(name)}</b><br>{format_count(settings.pool.pool_slot_count)} slots · '
+            f"{html_text(blocks.count_sentence(current.findings))}<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
         )
         progress.sidebar()

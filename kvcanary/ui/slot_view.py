@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import streamlit as st
@@ -13,6 +12,7 @@ from kvcanary.analysis.slot_card import SlotCard, bad_table, diff_bits, slot_car
 from kvcanary.charts import slots as charts
 from kvcanary.charts.theme import STATUS_LOOKS
 from kvcanary.errors import ConfigError
+from kvcanary.escape import html_text
 from kvcanary.store.runs import SlotArrays
 from kvcanary.ui import state, style
 from kvcanary.units import format_count, parse_integer
@@ -29,7 +29,7 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
     st.markdown(
         "**Slot map**", help="Each tile shows the worst status of its slots. Marks can be clicked; the table does the same by keyboard."
     )
-    st.caption(summary)
+    style.caption(summary)
     left, right = st.columns([3, 2], gap="medium")
     with left:
         figure = charts.overview(slot_map.reduce_to_tiles(status), slot_map.count_statuses(status), state.theme())
@@ -45,7 +45,7 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
         style.line(st.session_state.get("slot_problem", ""), "error")
     slot = chosen_slot(len(status))
     if slot is None:
-        st.caption("Choose a marked tile, a row of the table or a number to see single slots.")
+        style.caption("Choose a marked tile, a row of the table or a number to see single slots.")
         return
     left, right = st.columns([1, 1], gap="medium")
     with left:
@@ -96,7 +96,7 @@ def _take_typed(num_slots: int) -> None:
 def _bad_table(run_id: str, status: slot_map.Status, cards: Sequence[Mapping[str, Any]]) -> None:
     rows = bad_table(status, cards, TABLE_LIMIT)
     if not rows:
-        st.caption("No slot was reported or damaged.")
+        style.caption("No slot was reported or damaged.")
         return
     key = f"bad.{run_id}"
 
@@ -112,17 +112,17 @@ def _bad_table(run_id: str, status: slot_map.Status, cards: Sequence[Mapping[str
         alt="Slots that were reported or damaged on purpose; select a row to open its card.",
     )  # fmt: skip
     if len(cards) > len(rows):
-        st.caption(f"The first {len(rows)} of {len(cards)} rows; the download has all of them.")
+        style.caption(f"The first {len(rows)} of {len(cards)} rows; the download has all of them.")
 
 
 def _card(card: SlotCard) -> None:
     look = STATUS_LOOKS[card.status]
     owner = "no request" if card.request is None else f"request row {card.request}, position {card.position}"
     st.html(
-        f'<p class="kvc-finding" data-testid="slot-card"><span class="kvc-badge">{look.letter} {escape(look.label)}</span>'
-        f"<b>Slot {format_count(card.slot)}</b> · {escape(owner)}</p>"
-        f'<p class="kvc-why">{escape(card.explanation)}</p>'
-        f'<p class="kvc-why">{escape("Reported as: " + " + ".join(card.reasons)) if card.reasons else "Not reported."}</p>'
+        f'<p class="kvc-finding" data-testid="slot-card"><span class="kvc-badge">{look.letter} {html_text(look.label)}</span>'
+        f"<b>Slot {format_count(card.slot)}</b> · {html_text(owner)}</p>"
+        f'<p class="kvc-why">{html_text(card.explanation)}</p>'
+        f'<p class="kvc-why">{html_text("Reported as: " + " + ".join(card.reasons)) if card.reasons else "Not reported."}</p>'
     )
     rows = "".join(
         f"<tr><td>{row.name}</td><td>{_value(row.stored)}</td><td>{_value(row.expected)}</td>"
@@ -140,7 +140,7 @@ def _card(card: SlotCard) -> None:
                 text = f"{label} {format_count(slot)}" if slot >= 0 else f"no {label}"
                 st.button(text, key=f"go.{label}", on_click=_choose, args=(slot,), disabled=slot < 0, help="Next in the same chain.")
     around = "  ".join(f"{slot}:{STATUS_LOOKS[status].letter}" for slot, status in card.neighbours)
-    st.caption(f"Neighbours in the pool: {around}")
+    style.caption(f"Neighbours in the pool: {around}")
 
 
 def _value(value: int | None) -> str:

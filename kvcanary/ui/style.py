@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 import streamlit as st
+
+from kvcanary.escape import html_text, markdown_text
 
 # A local picture: an icon by name would make the browser ask a server on the internet.
 ICON = str(Path(__file__).with_name("icon.png"))
@@ -41,9 +42,14 @@ def inject(theme: str) -> None:
 
 def line(text: str, kind: str) -> None:
     """One line of reserved height under a field; long text is cut and stands whole in the tooltip."""
-    st.html(f'<div class="kvc-line kvc-{kind}" title="{escape(text, quote=True)}">{escape(text) or "&nbsp;"}</div>')
+    st.html(f'<div class="kvc-line kvc-{kind}" title="{html_text(text)}">{html_text(text) or "&nbsp;"}</div>')
 
 
 def verdict(text: str, kind: str) -> None:
     """The answer of a page in one sentence; kind: pass, error, warning, note."""
-    st.html(f'<div class="kvc-verdict kvc-{kind}" role="status"><span>{escape(text)}</span></div>')
+    st.html(f'<div class="kvc-verdict kvc-{kind}" role="status"><span>{html_text(text)}</span></div>')
+
+
+def caption(text: str) -> None:
+    """A quiet line of plain text; Streamlit would read its caption as Markdown."""
+    st.caption(markdown_text(text))

@@ -115,7 +115,7 @@ def test_exports_keep_every_digit_and_defuse_formulas() -> None:
 def test_issue_text_holds_counts_and_neither_tokens_nor_hashes() -> None:
     log = read_text(example_log())
     text = inspect_export.issue_text(log, diagnose(log))
-    assert "| TP0 | HEAD_K_FULL | verify_chain_hash | 6 | 2 |" in text
+    assert "| `TP0` | `HEAD_K_FULL` | `verify_chain_hash` | 6 | 2 |" in text
     assert "0x" not in text
     assert "5150" not in text
 

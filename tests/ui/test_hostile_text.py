@@ -1,0 +1,138 @@
+"""Text of others through every page: whatever it is, it reaches the browser as text.
+
+HTML bodies may hold it only escaped; what Streamlit reads as Markdown may hold it only with a backslash before each mark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from streamlit.testing.v1 import AppTest
+
+from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
+from kvcanary.ui import services, state
+from tests.analysis.rendering import Row, prefix
+
+APP = str(Path(__file__).parents[2] / "app.py")
+MARK = "Zq"
+HOSTILE = f"{MARK}<img src=x onerror=alert(1)>**{MARK}**[{MARK}](http://evil.example)$x$:red[r]`{MARK}`"
+SHORT = f"{MARK}<b>**{MARK}**"
+# Fields of Streamlit's messages that its browser side reads as Markdown.
+MARKDOWN = {"body", "label", "help", "text"}
+PLAIN = {"code", "text_area", "text_input", "selectbox", "multiselect"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
+    services.jobs.clear()
+    yield tmp_path
+    services.jobs.clear()
+
+
+def texts(app: AppTest) -> Iterator[tuple[str, str, str]]:
+    """(element type, field, text) of everything on the page, sidebar included, that the browser interprets."""
+    for node in (*app.main, *app.sidebar):
+        yield from _texts(node.type, node.proto)
+
+
+def _texts(kind: str, message: Any) -> Iterator[tuple[str, str, str]]:
+    if not isinstance(message, Message):
+        return
+    for field, value in message.ListFields():
+        if field.name in MARKDOWN and isinstance(value, str):
+            yield kind, field.name, value
+
+
+def check(app: AppTest) -> int:
+    """Every interpreted text of the page; returns how many hold the hostile one, so that a test can see that it was there."""
+    assert not app.exception
+    seen = 0
+    for kind, field, text in texts(app):
+        if MARK not in text:
+            continue
+        seen += 1
+        if kind == "html":
+            assert not re.search(f"{MARK}<(img|b>)", text), (kind, field, text)
+        elif kind in PLAIN and field not in ("help", "label"):
+            continue
+        else:
+            marks = re.findall(r"(?<!\\)(?:\\\\)*[*<\[$`:](?=.?.?Zq|img|x|red)", text)
+            assert not marks, (kind, field, text)
+    return seen
+
+
+def open_app(**query: str) -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def test_an_address_with_hostile_values_and_names() -> None:
+    app = open_app(pool_slot_count=HOSTILE, mode=HOSTILE, model=HOSTILE, **{HOSTILE: HOSTILE})
+    assert check(app) >= 4
+
+
+@pytest.mark.parametrize("page", ["benchmark", "fault_lab", "inspect_log"])
+def test_an_address_that_names_a_hostile_run(page: str) -> None:
+    app = open_app(pool_slot_count="20000", model=HOSTILE, run=HOSTILE, slot=HOSTILE)
+    check(app.switch_page(f"pages/{page}.py").run())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"python -m sglang.launch_server --model-path '{HOSTILE}' --page-size '{SHORT}' --{SHORT} 3",
+        json.dumps({"model_path": HOSTILE, "page_size": SHORT, "kv_cache_dtype": HOSTILE, HOSTILE: 1, "max_running_requests": 4}),
+        json.dumps({"architectures": [HOSTILE], "model_type": SHORT, "num_hidden_layers": HOSTILE, "torch_dtype": SHORT}),
+        f"kv-canary: pool_slot_count must be positive, got {HOSTILE}",
+        f"[2027-01-01 00:00:00 {SHORT}] server_args=ServerArgs(model_path='{SHORT}', page_size=64)",
+    ],
+)
+def test_a_hostile_paste_on_plan(text: str) -> None:
+    app = open_app()
+    app.text_area(key="paste_text").set_value(text).run()
+    app.button(key="import").click().run()
+    assert check(app) >= 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps({"message": prefix() + Row().line(), "pod": HOSTILE}),
+        prefix(SHORT) + Row().message(total=2, step=3),
+        prefix() + Row(tag=SHORT).message(total=2, step=3),
+        prefix() + Row().message(total=2, step=3).replace("verify_real_kv_hash", SHORT),
+    ],
+)
+def test_a_hostile_log_on_inspect(line: str) -> None:
+    app = open_app().switch_page("pages/inspect_log.py").run()
+    app.text_area(key="inspect_text").set_value(f"{line}\n{prefix()}{Row().message(total=3)}\n").run()
+    app.button(key="inspect_go").click().run()
+    check(app)
+
+
+def test_a_stored_run_with_hostile_words(home: Path) -> None:
+    folder = RunFolder(home / "runs" / "20260101-000000-benchmark")
+    folder.path.mkdir(parents=True)
+    record = RunRecord(
+        id=folder.path.name, kind="benchmark", state=RunState.FAILED, spec={"settings": {"model": HOSTILE}}, created_s=1.0,
+        verdict=Verdict.NOT_RUN, sentence=HOSTILE, error=HOSTILE, skipped=[HOSTILE], machine={HOSTILE: HOSTILE}, backend={"reason": HOSTILE},
+    )  # fmt: skip
+    folder.write_record(record)
+    app = open_app().switch_page("pages/benchmark.py").run()
+    assert check(app) >= 3
+
+
+def test_what_is_typed_into_a_field(home: Path) -> None:
+    app = open_app()
+    app.text_input(key=state.widget_key("model")).set_value(HOSTILE).run()
+    app.text_input(key=state.widget_key("page_size")).set_value(HOSTILE).run()
+    assert check(app) >= 2
