@@ -227,7 +227,7 @@ class JobManager:
         settle(self.folder(record.id))
 
     def _active_records(self) -> list[RunRecord]:
-        """Queued and running ones, oldest first; what cannot be read is left to `Runs.damaged` to name."""
+        """Queued and running ones, oldest first; what cannot be read is left to `Store.damaged` to name."""
         try:
             names = [path.name for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name)]
         except FileNotFoundError:

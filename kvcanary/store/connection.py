@@ -151,7 +151,7 @@ def _create(path: Path, url: URL) -> None:
         raise StoreError(f"store {path} is being opened by another program for more than {LOCK_WAIT_S:g} s; try again") from error
     except OSError as error:
         raise StoreError(
-            f"store {path} cannot be opened: {error.strerror or error}; choose another data folder with KVCANARY_HOME"
+            f"store {path} cannot be opened: {error.strerror or error}; make its folder writable or choose another one with KVCANARY_HOME"
         ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcanary.charts import detection
-from kvcanary.errors import KvCanaryError
+from kvcanary.errors import KvCanaryError, StoreError
 from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
 from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of, read_runs
 from kvcanary.lab.frontier import ConfigCost, config_costs
@@ -55,16 +55,24 @@ def _start(spec: CampaignSpec) -> None:
 
 def result() -> None:
     """The campaign named in the address, else the newest."""
-    records = [record for record in services.runs().all() if record.kind == "campaign"]
-    if not records:
+    newest = services.runs().records(kind="campaign", limit=1)
+    if not newest:
         st.info("No campaign has run yet. Press Run: each fault is planted under each configuration, and the matrix says what was seen.")
         return
     wanted = st.query_params.get("run", "")
-    record = next((record for record in records if record.id == wanted), records[0])
+    record = _wanted(wanted) or newest[0]
     if record.state.active:
         progress.panel(record.id)
     else:
         _finished(record)
+
+
+def _wanted(run_id: str) -> RunRecord | None:
+    try:
+        record = services.runs().record(run_id)
+    except StoreError:
+        return None
+    return record if record.kind == "campaign" else None
 
 
 def _finished(record: RunRecord) -> None:

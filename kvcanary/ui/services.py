@@ -10,8 +10,9 @@ import streamlit as st
 from kvcanary.kernels.backends import available_backends, choose_backend
 from kvcanary.kernels.types import Availability
 from kvcanary.lab.jobs import JobManager
-from kvcanary.store.home import data_folder
-from kvcanary.store.runs import Runs, SlotArrays
+from kvcanary.store.database import Store
+from kvcanary.store.home import DATABASE_VARIABLE, FILES_VARIABLE, VARIABLE, data_folder, open_store
+from kvcanary.store.runs import SlotArrays
 
 
 def home() -> Path:
@@ -25,9 +26,16 @@ def jobs() -> JobManager:
     return JobManager(home())
 
 
-def runs() -> Runs:
-    """Stored runs."""
-    return Runs(home())
+def runs() -> Store:
+    """Stored runs. StoreError when the store cannot be opened, which is tried again at the next call."""
+    return _store(*(os.environ.get(name) for name in (VARIABLE, DATABASE_VARIABLE, FILES_VARIABLE)))
+
+
+@st.cache_resource(on_release=Store.close)
+def _store(*named_by: str | None) -> Store:
+    store = open_store(os.environ)
+    store.purge()
+    return store
 
 
 @st.cache_data(max_entries=4, show_spinner=False)

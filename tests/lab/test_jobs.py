@@ -16,7 +16,8 @@ from kvcanary.errors import ConfigError, JobError, StoreError
 from kvcanary.lab import jobs
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
-from kvcanary.store.runs import Runs, point_rows, points_csv
+from kvcanary.store.database import Store
+from kvcanary.store.runs import point_rows, points_csv
 
 SMALL = {
     "pool_slot_count": 4000, "req_to_token_pool_size": 4, "cuda_graph_max_bs": 4, "max_seq_len_per_req": 512, "chunked_prefill_size": 256,
@@ -49,7 +50,7 @@ def test_a_run_from_start_to_stored_result(manager: JobManager, tmp_path: Path) 
     run_id = manager.start(QUICK)
     record = manager.wait(run_id, WAIT_S)
     assert (record.state, record.verdict) == (RunState.DONE, Verdict.PASS), record.sentence + record.error
-    runs = Runs(tmp_path)
+    runs = Store.open(None, tmp_path)
     points = runs.points(run_id)
     assert {point.workload for point in points} == {"decode", "prefill", "sweep"}
     assert all(row["p20_s"] <= row["p50_s"] <= row["p80_s"] for row in point_rows(points))
@@ -64,7 +65,7 @@ def test_a_run_from_start_to_stored_result(manager: JobManager, tmp_path: Path) 
     assert {fault["slot"] for fault in record.faults if not fault["kind"].startswith(("table", "swapped"))} <= marked
     assert runs.document(run_id)["schema"] == "kvcanary.run"
     runs.delete(run_id)
-    assert runs.all() == []
+    assert runs.list() == []
 
 
 def test_one_job_per_device_and_the_others_queue_with_their_place(manager: JobManager) -> None:
@@ -172,11 +173,11 @@ def test_a_newer_record_is_refused_and_a_damaged_one_is_named(tmp_path: Path) ->
     folder.mkdir(parents=True)
     record = RunRecord(id=folder.name, kind="benchmark", state=RunState.DONE, spec={}, created_s=1.0)
     RunFolder(folder).write_record(record)
-    assert Runs(tmp_path).record(folder.name) == record
+    assert Store.open(None, tmp_path).record(folder.name) == record
     text = (folder / "run.json").read_text()
     (folder / "run.json").write_text(text.replace(f'"version": {RUN_VERSION}', '"version": 99'))
     with pytest.raises(StoreError, match="written by a newer kvcanary"):
-        Runs(tmp_path).record(folder.name)
+        Store.open(None, tmp_path).record(folder.name)
     (folder / "run.json").write_text("{")
-    assert Runs(tmp_path).all() == []
-    assert folder.name in Runs(tmp_path).damaged()[0]
+    assert Store.open(None, tmp_path).list() == []
+    assert folder.name in Store.open(None, tmp_path).damaged()[0]

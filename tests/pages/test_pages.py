@@ -122,7 +122,7 @@ def test_a_quick_run_ends_with_a_verdict_a_chart_and_a_slot_card() -> None:
     app = open_app(pool_slot_count="20000", req_to_token_pool_size="16", cuda_graph_max_bs="16", max_seq_len_per_req="2048")
     app.switch_page("pages/benchmark.py").run()
     app.button(key="run").click().run()
-    run_id = services.runs().all()[0].id
+    run_id = services.runs().list()[0].id
     record = services.jobs().wait(run_id, timeout_s=120)
     assert record.verdict == "pass", record.sentence + record.error
     app.run()

@@ -17,8 +17,9 @@ import pytest
 from kvcanary.errors import StoreError
 from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, GateCheck, Point, Progress, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.tables import RECORD_COLUMNS, record_columns, write_points, write_slots
+from kvcanary.store.database import Store
 from kvcanary.store.home import data_folder
-from kvcanary.store.runs import POINT_COLUMNS, Runs, document_json, point_rows, points_csv
+from kvcanary.store.runs import POINT_COLUMNS, document_json, point_rows, points_csv, read_slot_arrays
 
 RUN = "20260213-040506-benchmark"
 
@@ -62,7 +63,7 @@ def test_points_come_back_as_they_were_appended(tmp_path: Path) -> None:
     sweep = Point(workload="sweep", layout="contiguous", hash_mode="none", batch=3, prefix=512, verify=timing(1e-3))
     folder.append_point(POINT)
     folder.append_point(sweep)
-    assert Runs(tmp_path).points(RUN) == [POINT, sweep]
+    assert folder.read_points() == [POINT, sweep]
 
 
 def test_one_forward_is_a_plan_and_then_head_and_tail() -> None:
@@ -133,55 +134,21 @@ def test_a_record_that_is_not_ours_is_refused_with_the_reason(tmp_path: Path, ch
     file = stored(tmp_path).path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(StoreError, match=f"run {RUN} cannot be read: .*{sentence}"):
-        Runs(tmp_path).record(RUN)
+        RunFolder(file.parent).read_record()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 5000, "\x00\x01"])
 def test_damaged_runs_are_named_and_hide_no_other(tmp_path: Path, text: str) -> None:
     good, bad = stored(tmp_path), stored(tmp_path, "20260213-040507-benchmark")
     (bad.path / "run.json").write_text(text)
-    runs = Runs(tmp_path)
-    assert [record.id for record in runs.all()] == [good.path.name]
-    assert [sentence.split(" cannot")[0] for sentence in runs.damaged()] == ["run 20260213-040507-benchmark"]
-    runs.delete(bad.path.name)
-    assert runs.damaged() == []
-
-
-def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
-    for number, created_s in enumerate((3.0, 9.0, 5.0)):
-        stored(tmp_path, f"20260213-04050{number}-benchmark").update_record(created_s=created_s)
-    assert [record.created_s for record in Runs(tmp_path).all()] == [9.0, 5.0, 3.0]
-    assert Runs(tmp_path / "nowhere").all() == []
-
-
-@pytest.mark.parametrize("state", [RunState.QUEUED, RunState.RUNNING])
-def test_an_active_run_is_not_deleted(tmp_path: Path, state: RunState) -> None:
-    stored(tmp_path, state=state)
-    with pytest.raises(StoreError, match=f"run {RUN} is {state}; stop it before it is deleted"):
-        Runs(tmp_path).delete(RUN)
-    assert Runs(tmp_path).record(RUN).state is state
-
-
-def test_a_deletion_that_was_cut_short_shows_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(tmp_path)
-
-    def interrupted(_path: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("shutil.rmtree", interrupted)
-    with pytest.raises(StoreError, match=f"run {RUN} cannot be deleted"):
-        Runs(tmp_path).delete(RUN)
-    assert Runs(tmp_path).all() == []
-    assert Runs(tmp_path).damaged() == []
-
-
-@pytest.mark.parametrize("run_id", ["../outside", ".hidden", "", "missing", "a/b", "nul\x00byte"])
-def test_what_is_no_run_is_not_opened(tmp_path: Path, run_id: str) -> None:
-    stored(tmp_path)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "run.json").write_text("{}")
-    with pytest.raises(StoreError, match="no run"):
-        Runs(tmp_path).record(run_id)
+    store = Store.open(None, tmp_path)
+    assert [row.id for row in store.list()] == [good.path.name]
+    assert [sentence.split(" cannot")[0] for sentence in store.damaged()] == ["run 20260213-040507-benchmark"]
+    with pytest.raises(StoreError, match="run 20260213-040507-benchmark cannot be read"):
+        store.row(bad.path.name)
+    store.delete(bad.path.name)
+    assert store.damaged() == []
+    assert not bad.path.exists()
 
 
 def test_the_csv_has_one_row_per_operation_with_the_numbers_of_the_point() -> None:
@@ -215,10 +182,9 @@ def some_slots(count: int = 5000, seed: int = 3) -> dict[str, np.ndarray]:
 
 def test_the_slot_map_comes_back_bit_for_bit(tmp_path: Path) -> None:
     folder, columns = stored(tmp_path), some_slots()
-    assert Runs(tmp_path).slots(RUN) is None
-    assert Runs(tmp_path).slot_status(RUN) is None
+    assert read_slot_arrays(folder) is None
     write_slots(folder.slots_file, columns, length=40)
-    arrays = Runs(tmp_path).slots(RUN)
+    arrays = read_slot_arrays(folder)
     assert arrays is not None
     assert arrays.fields is not None
     assert arrays.length == 40
@@ -228,16 +194,13 @@ def test_the_slot_map_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert found.tobytes() == columns[name].tobytes()
     for index, name in enumerate(RECORD_COLUMNS):
         assert arrays.fields[:, index].tobytes() == columns[name].tobytes()
-    status = Runs(tmp_path).slot_status(RUN)
-    assert status is not None
-    assert status.tobytes() == columns["status"].tobytes()
 
 
 def test_a_pool_too_large_to_keep_its_records_has_the_rest(tmp_path: Path) -> None:
     folder = stored(tmp_path)
     columns = {name: column for name, column in some_slots().items() if name not in RECORD_COLUMNS}
     write_slots(folder.slots_file, columns, length=40)
-    arrays = Runs(tmp_path).slots(RUN)
+    arrays = read_slot_arrays(folder)
     assert arrays is not None
     assert arrays.fields is None
     assert arrays.flags.tobytes() == columns["flags"].tobytes()
@@ -255,25 +218,27 @@ def test_a_pool_too_large_to_keep_its_records_has_the_rest(tmp_path: Path) -> No
     ],
 )
 def test_a_damaged_slot_map_says_so(tmp_path: Path, content: bytes | dict[str, str], sentence: str) -> None:
-    file = stored(tmp_path).slots_file
+    folder = stored(tmp_path)
+    file = folder.slots_file
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
         pq.write_table(pa.table({"flags": [1]}).replace_schema_metadata(content), file)
     with pytest.raises(StoreError, match=sentence):
-        Runs(tmp_path).slot_status(RUN)
+        read_slot_arrays(folder)
 
 
 def test_the_document_of_a_run_is_strict_json(tmp_path: Path) -> None:
     folder = stored(tmp_path)
     folder.append_point(POINT)
     folder.write_cards([{"slot": 5}])
-    document = json.loads(document_json(Runs(tmp_path).document(RUN)))
+    store = Store.open(None, tmp_path)
+    document = json.loads(document_json(store.document(RUN)))
     assert (document["schema"], document["version"], document["cards"]) == ("kvcanary.run", RUN_VERSION, [{"slot": 5}])
     assert Point.from_dict(document["points"][0]) == POINT
     (folder.path / "cards.json").write_text("[{")
     with pytest.raises(StoreError, match=f"cards of run {RUN} cannot be read"):
-        Runs(tmp_path).document(RUN)
+        store.document(RUN)
 
 
 def test_where_runs_are_kept(tmp_path: Path) -> None:
