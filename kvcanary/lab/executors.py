@@ -92,6 +92,8 @@ class CanaryExecutor:
             window = (options.sliding_window or 0) if group is Group.SWA else 0
             self._groups.append(self._allocate(group, size + options.page_size, options, write_reqs, window))
         self.memories = {state.group: state.memory for state in self._groups}
+        # What the last step verified, for who replays it.
+        self.verify_plans = {state.group: state.verify_plan for state in self._groups}
 
     def run(self, step: Step, ops: Sequence[FaultOp] = (), sweep: Mapping[Group, SweepEntries] | None = None) -> StepReport:
         """One forward: ops of this step at their hooks, sweep entries (of the group's pool, full index space) where one is due."""
@@ -223,19 +225,26 @@ class CanaryExecutor:
             state.memory.write_tokens(_translate(state, forward, forward.byte_slots), forward.tokens, forward.positions)
 
     def _move(self, move: KvMove) -> None:
-        """KV that reaches other slots outside a forward; the window pool takes no part."""
-        state = self._groups[0]
-        if move.kind is MoveKind.ARRIVAL:
-            tokens, positions = move.tokens.tolist(), list(range(len(move.tokens)))
-            state.memory.write_tokens(move.device_slots, move.tokens, np.arange(len(move.tokens)))
-            for slot, token, position, prev_hash in zip(
-                move.device_slots.tolist(), tokens, positions, layout.chain_hashes(tokens, positions), strict=True
-            ):
-                state.memory.write_record(slot, token, position, prev_hash, tuple(state.buffers))
-            return
-        backup = move.kind is MoveKind.BACKUP
+        """KV that reaches other slots outside a forward, in every group that it concerns."""
+        for state in self._groups:
+            device = move.device_slots if state.group is Group.FULL else move.window_slots
+            if len(device) and move.kind is MoveKind.ARRIVAL:
+                self._arrive(state, move, device)
+            elif len(device):
+                self._copy(state, device, move.host_slots, backup=move.kind is MoveKind.BACKUP)
+
+    def _arrive(self, state: _GroupState, move: KvMove, device: Int64Array) -> None:
+        """Bytes and records of a prompt that another instance computed; slot 0 stands for what lies outside the window."""
+        positions = np.arange(len(move.tokens))
+        hashes = layout.chain_hashes(move.tokens.tolist(), positions.tolist())
+        inside = np.flatnonzero(device != layout.PADDING_SLOT)
+        state.memory.write_tokens(device[inside], move.tokens[inside], positions[inside])
+        for place in inside.tolist():
+            state.memory.write_record(int(device[place]), int(move.tokens[place]), place, hashes[place], tuple(state.buffers))
+
+    def _copy(self, state: _GroupState, device: Int64Array, host: Int64Array, *, backup: bool) -> None:
         source, target = (state.memory, state.host) if backup else (state.host, state.memory)
-        at, to = (move.device_slots, move.host_slots) if backup else (move.host_slots, move.device_slots)
+        at, to = (device, host) if backup else (host, device)
         for strip, rows in source.kv.items():
             target.kv[strip][to] = rows[at]
         if self.config.records_follow:

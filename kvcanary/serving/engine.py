@@ -199,8 +199,11 @@ class ServingEngine:
         """The prompt's KV and records are here, and its first sampled token came with them."""
         table, row, length = self.memory.table, request.row, request.known_len
         tokens = table.token_ids[row, :length].astype(np.int64)
-        self._arrived_moves.append(KvMove(MoveKind.ARRIVAL, request.rid, transfer.slots[:length], tokens=tokens))
+        slots, pool = transfer.slots[:length], self.memory.pool
         table.kv_lens[row], table.known_lens[row] = length, length + 1
+        self.scheduler.log_window(np.array([row]))
+        window_slots = pool.full_to_swa[slots] if isinstance(pool, WindowedSlotPool) else EMPTY
+        self._arrived_moves.append(KvMove(MoveKind.ARRIVAL, request.rid, slots, tokens=tokens, window_slots=window_slots))
         if length >= request.total_len - 1:
             self._finish(request)
         else:

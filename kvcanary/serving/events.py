@@ -61,7 +61,8 @@ class KvMove:
     """KV that has to be moved before the forward, in list order.
 
     BACKUP and RELOAD copy between device_slots and host_slots, int64 [n] each. ARRIVAL brings the KV and the records of a prompt that
-    another instance computed: tokens int64 [n] at positions 0..n-1 into device_slots.
+    another instance computed: tokens int64 [n] at positions 0..n-1 into device_slots. window_slots: where the same tokens lie in the window
+    pool, int64 [n] with 0 for tokens outside the window, or empty when no window KV moves.
     """
 
     kind: MoveKind
@@ -69,3 +70,4 @@ class KvMove:
     device_slots: Int64Array
     host_slots: Int64Array = field(default_factory=lambda: EMPTY)
     tokens: Int64Array = field(default_factory=lambda: EMPTY)
+    window_slots: Int64Array = field(default_factory=lambda: EMPTY)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kvcanary.serving.events import NO_REQUEST, Event, EventKind, KvMove, MoveKind
-from kvcanary.serving.pool import Int64Array, SlotPool
+from kvcanary.serving.pool import EMPTY, Int64Array, SlotPool
 from kvcanary.serving.radix_cache import Match, RadixCache
 from kvcanary.serving.radix_node import LeastRecentlyUsed, RadixNode
+from kvcanary.serving.window import WindowedSlotPool
 
 
 class HostTier:
@@ -16,6 +17,7 @@ class HostTier:
 
     def __init__(self, tree: RadixCache, slot_count: int, page_size: int) -> None:
         self._tree = tree
+        tree.give_up = self._give_up
         self.pool = SlotPool(slot_count, page_size)
         self.events: list[Event] = []
         self.moves: list[KvMove] = []
@@ -26,8 +28,10 @@ class HostTier:
         slots = node.device_slots
         if node.host is None and self._make_room(len(slots) // self.pool.page_size):
             node.host = self.pool.slots_of(self.pool.alloc_pages(len(slots) // self.pool.page_size))
-            self.moves.append(KvMove(MoveKind.BACKUP, NO_REQUEST, slots, node.host))
-            self.events.append(Event(EventKind.BACKUP, count=len(slots), slots=slots))
+            self._back_up(node, node.host)
+        elif node.host is not None and node.has_window() and not node.host_window:
+            # The copy was made without window KV, which a later request has computed again.
+            self._back_up(node, node.host)
         if node.host is not None:
             self._tree.leave_device(node)
             self._leaves.offer(node)
@@ -47,7 +51,9 @@ class HostTier:
         for node in match.host_nodes:
             part = slots[start : start + len(node.key)]
             assert node.host is not None, "a host-only node has a host copy"
-            self.moves.append(KvMove(MoveKind.RELOAD, rid, part, node.host))
+            if not node.host_window and isinstance(self._tree.pool, WindowedSlotPool):
+                self._tree.pool.release_window(part)
+            self.moves.append(KvMove(MoveKind.RELOAD, rid, part, node.host, window_slots=self._window_slots(part)))
             self._tree.enter_device(node, part)
             start += len(node.key)
         self.events.append(Event(EventKind.RELOAD, rid, count=len(slots), slots=slots))
@@ -56,6 +62,29 @@ class HostTier:
     def cached_slots(self) -> list[Int64Array]:
         """Host slots by node, for the accounting."""
         return [node.host for node in self._tree.nodes() if node.host is not None]
+
+    def _back_up(self, node: RadixNode, host: Int64Array) -> None:
+        slots = node.device_slots
+        node.host_window = not node.tombstone
+        self.moves.append(KvMove(MoveKind.BACKUP, NO_REQUEST, slots, host, window_slots=self._window_slots(slots)))
+        self.events.append(Event(EventKind.BACKUP, count=len(slots), slots=slots))
+
+    def _window_slots(self, slots: Int64Array) -> Int64Array:
+        """Window slots as they are now, since they may have changed hands by the time of the move; empty where there are none."""
+        pool = self._tree.pool
+        return pool.full_to_swa[slots] if isinstance(pool, WindowedSlotPool) and pool.full_to_swa[slots[0]] else EMPTY
+
+    def _give_up(self, node: RadixNode) -> None:
+        """A leaf that lost its window slots stays where the host has them."""
+        if node.host_window:
+            self._tree.leave_device(node)
+            self._leaves.offer(node)
+            return
+        parent = node.parent
+        self._forget(node)
+        self._tree.drop(node)
+        if parent is not None:
+            self._leaves.offer(parent)
 
     def _make_room(self, pages: int) -> bool:
         if pages > self.pool.num_pages:
@@ -75,4 +104,4 @@ class HostTier:
     def _forget(self, node: RadixNode) -> None:
         if node.host is not None:
             self.pool.release_slots(node.host)
-            node.host = None
+            node.host, node.host_window = None, False

@@ -102,11 +102,6 @@ class ServingOptions:
                 f"sliding_window and swa_pool_slot_count go together, got {self.sliding_window} and {self.swa_pool_slot_count}; "
                 "set both or neither"
             )
-        if self.sliding_window and (self.host_slot_count or self.disaggregation_mode != "null"):
-            raise ConfigError(
-                f"sliding_window={self.sliding_window} is not simulated together with host_slot_count={self.host_slot_count} or "
-                f"disaggregation_mode={self.disaggregation_mode!r}; drop one of them"
-            )
         if self.enable_mixed_chunk and (self.chunked_prefill_size is None or self.speculative_num_draft_tokens is not None):
             raise ConfigError(
                 f"enable_mixed_chunk=True needs chunked_prefill_size and no speculative_num_draft_tokens, got {self.chunked_prefill_size} "

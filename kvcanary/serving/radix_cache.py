@@ -9,7 +9,7 @@ frees its own. KV bytes of the two differ in a real engine, token, position and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +23,15 @@ from kvcanary.serving.window import WindowedSlotPool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """The longest known prefix: node and slots int64 [length] on the device, then host_nodes that could be loaded back."""
+    """The longest known prefix: node and slots int64 [length] on the device, then host_nodes that could be loaded back.
+
+    host_parent is the device node above the host nodes; with a window it may lie below node.
+    """
 
     node: RadixNode
     slots: Int64Array
     host_nodes: tuple[RadixNode, ...] = ()
+    host_parent: RadixNode | None = None
 
     @property
     def host_length(self) -> int:
@@ -60,6 +64,8 @@ class RadixCache:
         self.root = RadixNode(serial=0, key=np.zeros(0, dtype=np.int32), slots=EMPTY, parent=None, lock=1)
         self.evictable, self.protected = 0, 0
         self._clock, self._serial = 0, 0
+        # What becomes of a leaf that lost its window slots; a host tier has another answer.
+        self.give_up: Callable[[RadixNode], object] = self.drop
         self._leaves = LeastRecentlyUsed(lambda node: node.lock == 0 and node.parent is not None and node.is_device_leaf())
 
     def match(self, tokens: Int32Array, namespace: int = 0) -> Match:
@@ -68,12 +74,15 @@ class RadixCache:
         With a window, the match ends where the last `window` tokens still own window slots.
         """
         path = self._walk(tokens, namespace)
-        device = [node for node in path if node.slots is not None]
-        host = tuple(node for node in path if node.slots is None)
         if self.window is not None:
+            path = path[: _usable(path, self.window)]
+        device = [node for node in path if node.slots is not None]
+        host = tuple(path[len(device) :])
+        host_parent = (device[-1] if device else self.root) if host else None
+        if self.window is not None and host:
             device = device[: _usable(device, self.window)]
         node = device[-1] if device else self.root
-        return Match(node, np.concatenate([EMPTY, *(found.device_slots for found in device)]), host)
+        return Match(node, np.concatenate([EMPTY, *(found.device_slots for found in device)]), host, host_parent)
 
     def insert(self, tokens: Int32Array, slots: Int64Array, namespace: int = 0, window_len: int = 0) -> Match:
         """Keep tokens int32 [n] in slots int64 [n], n in whole pages; the leading window_len own no window slot.
@@ -158,8 +167,10 @@ class RadixCache:
         return slots
 
     def enter_device(self, node: RadixNode, slots: Int64Array) -> None:
-        """Give a host-only node device slots int64 [len(key)]; it is evictable until it is locked."""
+        """Give a host-only node device slots int64 [len(key)]; it is evictable until it is locked. A window needs its slots mapped."""
         node.slots = slots
+        if isinstance(self.pool, WindowedSlotPool):
+            node.tombstone = not self.pool.full_to_swa[slots[0]]
         if node.lock:
             self.protected += len(slots)
         else:
@@ -169,7 +180,7 @@ class RadixCache:
     def evict_window(self, pages: int) -> list[Int64Array]:
         """Give back window slots of unlocked windows until `pages` pages are free; returns the slots that lost theirs, by node.
 
-        An inner node becomes a tombstone; a leaf without window slots could never be matched again, so it goes entirely.
+        An inner node becomes a tombstone; a leaf without window slots could never be matched again, so it is given up.
         """
         pool = self.pool
         assert isinstance(pool, WindowedSlotPool), "window eviction needs a window pool"
@@ -184,7 +195,7 @@ class RadixCache:
             node.tombstone = True
             while node.parent is not None and node.tombstone and not node.children and node.lock == 0:
                 parent = node.parent
-                self.drop(node)
+                self.give_up(node)
                 node = parent
         return lost
 
@@ -243,6 +254,7 @@ class RadixCache:
             parent=node.parent,
             namespace=node.namespace,
             host=None if node.host is None else node.host[:length],
+            host_window=node.host_window,
             lock=node.lock,
             window_lock=node.window_lock,
             tombstone=node.tombstone,
@@ -281,11 +293,11 @@ class RadixCache:
 
 
 def _usable(path: list[RadixNode], window: int) -> int:
-    """How many nodes of a path may be matched: the last `window` tokens before the end must own window slots."""
+    """How many nodes of a path may be matched: window KV of the last `window` tokens before the end must exist."""
     usable, live, whole = 0, 0, True
     for depth, node in enumerate(path, start=1):
-        live = 0 if node.tombstone else live + len(node.key)
-        whole = whole and not node.tombstone
+        live = live + len(node.key) if node.has_window() else 0
+        whole = whole and node.has_window()
         if whole or live >= window:
             usable = depth
     return usable

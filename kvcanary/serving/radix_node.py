@@ -15,8 +15,9 @@ from kvcanary.serving.pool import EMPTY, Int32Array, Int64Array
 class RadixNode:
     """One run of tokens. slots is None while the KV lives on the host only; host is None while no copy lies there.
 
-    lock counts requests that use the node, window_lock those whose window still covers it; tombstone means that its window slots
-    were given back. last_used orders eviction; serial breaks ties so that equal runs give equal trees.
+    host_window: whether the host copy holds window KV too. lock counts requests that use the node, window_lock those whose window still
+    covers it; tombstone means that its window slots were given back. last_used orders eviction; serial breaks ties so that equal runs give
+    equal trees.
     """
 
     serial: int
@@ -25,6 +26,7 @@ class RadixNode:
     parent: RadixNode | None = field(repr=False)
     namespace: int = 0
     host: Int64Array | None = None
+    host_window: bool = False
     children: dict[tuple[int, bytes], RadixNode] = field(default_factory=dict, repr=False)
     lock: int = 0
     window_lock: int = 0
@@ -35,6 +37,10 @@ class RadixNode:
     def device_slots(self) -> Int64Array:
         """Slots on the device, empty while host-only."""
         return EMPTY if self.slots is None else self.slots
+
+    def has_window(self) -> bool:
+        """Whether window KV of its tokens exists: on the device, or on the host while it lives there only."""
+        return self.host_window if self.slots is None else not self.tombstone
 
     def is_device_leaf(self) -> bool:
         """Whether it holds device slots and no child does."""

@@ -95,7 +95,7 @@ class Scheduler:
         if self.options.tokens_per_decode > 1 and not batch.prefill_rows:
             self._roll_back(batch)
         if self.options.sliding_window is not None:
-            self._log_window(batch.rows)
+            self.log_window(batch.rows)
         done = reached >= table.total_lens[batch.rows] - 1
         if self.options.disaggregation_mode == "prefill":
             done[:] = True
@@ -230,9 +230,9 @@ class Scheduler:
         """Bring the host part of a match to the device where there is room for it."""
         memory = self.memory
         pages = memory.pages_for(match.host_length)
-        if memory.host is None or memory.tree is None:
+        if memory.host is None or memory.tree is None or match.host_parent is None:
             return match
-        lock = memory.tree.lock(match.node)
+        lock = memory.tree.lock(match.host_parent)
         if memory.make_room(pages) and all(node.host is not None for node in match.host_nodes):
             memory.host.load_back(match, memory.pool.alloc_pages(pages), request.rid)
             match = memory.tree.match(request.token_ids[: request.known_len - 1], request.namespace)
@@ -341,7 +341,8 @@ class Scheduler:
         if rejected:
             self.memory.log(Event(EventKind.ROLLBACK, count=rejected, slots=slots))
 
-    def _log_window(self, rows: Int64Array) -> None:
+    def log_window(self, rows: Int64Array) -> None:
+        """Give back the window slots that rows need no longer, with an event."""
         slots = self.memory.leave_window(rows)
         if slots.size:
             self.memory.log(Event(EventKind.WINDOW_OUT, count=len(slots), slots=slots))

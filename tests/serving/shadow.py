@@ -22,18 +22,25 @@ class ShadowMemory:
         shape = (2, options.pool_slot_count + options.page_size)
         self.full = np.full(shape, UNWRITTEN)
         self.window = np.full((2, (options.swa_pool_slot_count or 0) + options.page_size), UNWRITTEN)
-        self.host = np.full((2, options.host_slot_count + options.page_size), UNWRITTEN)
+        self.host, self.host_window = (np.full((2, options.host_slot_count + options.page_size), UNWRITTEN) for _ in range(2))
 
     def run(self, step: Step) -> None:
         """Moves, then reads, then writes, as a forward does."""
         for move in step.moves:
+            windowed = len(move.window_slots) > 0
             if move.kind is MoveKind.BACKUP:
                 self.host[:, move.host_slots] = self.full[:, move.device_slots]
+                # What a copy without window KV held before is no window KV of these tokens.
+                self.host_window[:, move.host_slots] = self.window[:, move.window_slots] if windowed else UNWRITTEN
             elif move.kind is MoveKind.RELOAD:
                 self.full[:, move.device_slots] = self.host[:, move.host_slots]
+                if windowed:
+                    self.window[:, move.window_slots] = self.host_window[:, move.host_slots]
             else:
-                self.full[0, move.device_slots] = move.tokens
-                self.full[1, move.device_slots] = np.arange(len(move.tokens))
+                self.full[:, move.device_slots] = move.tokens, np.arange(len(move.tokens))
+                if windowed:
+                    inside = move.window_slots > 0
+                    self.window[:, move.window_slots[inside]] = move.tokens[inside], np.flatnonzero(inside)
         self.read(step)
         self.full[:, step.out_slots] = step.tokens, step.positions
         if step.full_to_swa is not None:
