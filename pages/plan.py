@@ -7,14 +7,16 @@ import streamlit as st
 from kvcanary.ui import forms, import_box, plan_view, shell, state
 
 shell.require_frame()
-current = state.current()
-st.title("Plan", anchor=False)
-import_box.draw()
-plan_view.verdict(current)
-left, right = st.columns([5, 7], gap="large")
-with left:
-    forms.preset_picker()
+planned = plan_view.planned(state.current())
+with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+    st.title("Plan", anchor=False, width="stretch")
     forms.undo_button()
-    forms.settings_form(current.findings)
+    forms.preset_picker()
+import_box.draw()
+plan_view.verdict(planned)
+with st.container(key="plan_columns"):
+    left, right = st.columns([5, 7], gap="large")
+with left:
+    forms.settings_form(planned.current.findings)
 with right:
-    plan_view.draw(current)
+    plan_view.draw(planned)

@@ -67,6 +67,15 @@ def pattern_slots(groups: Sequence[PrefixGroup], page_size: int = 1, step_tokens
     return total
 
 
+def most_requests(pool_slots: int, group: PrefixGroup, count: int = 1, *, page_size: int = 1, step_tokens: int = 1) -> int:
+    """Most requests per group, for `count` groups like this one, that fit the pool during one forward."""
+    if page_size < 1 or step_tokens < 1 or count < 1:
+        raise ConfigError(f"page_size, step_tokens and groups must be at least 1, got {page_size}, {step_tokens} and {count}")
+    shared = group.shared_tokens // page_size * page_size
+    own = ceil((group.own_tokens + group.shared_tokens - shared + step_tokens) / page_size) * page_size
+    return max(0, (pool_slots // count - shared) // own)
+
+
 def verify_rows(groups: Sequence[PrefixGroup], window: int = 0) -> int:
     """Verify rows of one forward: the cached tokens of every request, at most `window` each for the window group (0: no window)."""
     return sum(

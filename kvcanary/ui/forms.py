@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.config.devices import catalogue, find_device
 from kvcanary.config.findings import Finding
 from kvcanary.config.presets import find_preset, presets
 from kvcanary.config.settings import FIELDS, FieldSpec, format_field
-from kvcanary.ui import state, style
+from kvcanary.errors import ConfigError
+from kvcanary.ui import plan_devices, state, style
+from kvcanary.units import format_bytes, parse_size
 
 GROUP_TITLES = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
 FIRST_FIELDS = (
@@ -18,23 +19,26 @@ FIRST_FIELDS = (
     "model", "kv_dtype", "num_layers", "num_kv_heads", "head_dim",
     "device_memory_bytes", "weight_bytes", "mem_fraction_static", "tp_size",
 )  # fmt: skip
-_PRESET, _DEVICE = "preset", "accelerator"
+_PRESET = "preset"
 
 
 def settings_form(findings: list[Finding]) -> None:
     """All groups; rare fields fold away, and open by themselves when one of them has an error."""
     by_field = _messages(findings)
+    style.mark_imported([state.widget_key(name) for name in state.sources()])
     for group, title in GROUP_TITLES.items():
         names = [name for name, spec in FIELDS.items() if spec.group == group]
         st.markdown(f"**{title}**")
         if group == "memory":
-            _device_picker()
+            plan_devices.draw()
         _grid([name for name in names if name in FIRST_FIELDS], by_field)
         rest = [name for name in names if name not in FIRST_FIELDS]
         if rest:
             changed = [name for name in rest if state.texts()[name] != format_field(name, FIELDS[name].default)]
             open_it = any(name in by_field and by_field[name].severity == "error" for name in rest)
-            label = f"More about {title.lower()}" + (f" ({len(changed)} changed)" if changed else "")
+            imported = sum(name in state.sources() for name in rest)
+            counts = [f"{len(changed)} changed"] * bool(changed) + [f"{imported} with a source"] * bool(imported)
+            label = f"More about {title.lower()}" + (f" ({', '.join(counts)})" if counts else "")
             with st.expander(label, expanded=open_it, key=f"more.{group}"):
                 _grid(rest, by_field)
 
@@ -50,13 +54,14 @@ def preset_picker() -> None:
         key=_PRESET,
         placeholder="Start from a real configuration",
         label_visibility="collapsed",
+        width=330,
         on_change=_apply_preset,
     )
 
 
 def undo_button() -> None:
-    """Take back the last preset, while there is one; an import has its own button in its report."""
-    if state.can_undo() and not state.imported():
+    """Take back the last preset, accelerator or choice; an import has its own button in its report."""
+    if state.last_step() not in ("", "import"):
         st.button("Undo", key="undo", on_click=state.undo, icon=":material/undo:", help="Bring back the fields as they were before.")
 
 
@@ -66,25 +71,6 @@ def _apply_preset() -> None:
         return
     preset = find_preset(chosen)
     state.replace_all({name: format_field(name, value) for name, value in preset.settings.items()}, f"preset {preset.title}")
-
-
-def _device_picker() -> None:
-    st.selectbox(
-        "Accelerator",
-        [device.name for device in catalogue()],
-        index=None,
-        key=_DEVICE,
-        placeholder="Pick an accelerator to fill in its memory",
-        label_visibility="collapsed",
-        on_change=_apply_device,
-    )
-
-
-def _apply_device() -> None:
-    device = find_device(st.session_state.get(_DEVICE) or "")
-    if device is not None:
-        memory = device.memory_bytes or device.sheet_bytes
-        state.merge_in({"device_memory_bytes": str(memory)}, {"device_memory_bytes": f"{device.name}: {device.memory_source}"})
 
 
 def _messages(findings: list[Finding]) -> dict[str, Finding]:
@@ -120,9 +106,21 @@ def _field(spec: FieldSpec) -> None:
 
 
 def _line(name: str, finding: Finding | None) -> None:
+    source = state.sources().get(name, "")
     if finding is not None:
         text = finding.message.removeprefix("kv-canary: ").removeprefix(f"{name} ")
-        style.line(text, finding.severity.value)
+        style.line(f"{text} · from {source}" if source else text, finding.severity.value)
     else:
-        source = state.sources().get(name, "")
-        style.line(f"from {source}" if source else "", "source")
+        size = _size(name)
+        style.line(" · ".join(text for text in (size, f"from {source}" if source else "") if text), "source" if source else "note")
+
+
+def _size(name: str) -> str:
+    """A size in bytes as people say it; empty for other fields and for text that is none."""
+    text = state.texts()[name]
+    if FIELDS[name].kind != "size" or not text:
+        return ""
+    try:
+        return f"= {format_bytes(parse_size(text))}"
+    except ConfigError:
+        return ""

@@ -1,8 +1,9 @@
-"""The right side of the Plan page: the answer, the findings, the capacities, the memory, the flags."""
+"""The right side of the Plan page: the answer, the findings, the capacities, the memory, and one view of detail at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import streamlit as st
 
@@ -11,120 +12,117 @@ from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.findings import Severity
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
-from kvcanary.config.memory import MemoryPlan, memory_plan
-from kvcanary.config.remedies import canary_cost, remedies
-from kvcanary.config.rules import RULES
-from kvcanary.config.settings import Settings
-from kvcanary.config.solve import FractionAnswer, PoolAnswer, frontier, largest_pool, smallest_fraction
+from kvcanary.config.memory import MemoryPlan, Verdict, memory_plan
+from kvcanary.config.remedies import canary_cost
+from kvcanary.config.solve import PoolAnswer, largest_pool
 from kvcanary.errors import ConfigError
-from kvcanary.escape import markdown_text
-from kvcanary.ui import blocks, state, style
-from kvcanary.units import format_bytes, format_count
+from kvcanary.escape import html_text
+from kvcanary.ui import blocks, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
+from kvcanary.units import format_bytes, format_count, format_fraction
 
-CHART_CONFIG = {"displayModeBar": False}
-
-
-def draw(current: state.Current) -> None:
-    """Everything that follows from the form."""
-    settings = current.settings
-    with st.container(height=300, border=False, key="findings"):
-        blocks.findings_list(current.findings)
-        if not current.findings:
-            style.caption(f"Nothing to report: all {len(RULES)} rules were checked.")
-        if state.unknown_parameters():
-            st.button("Drop what is unknown in the link", on_click=state.forget_unknown, key="forget_unknown")
-    _capacities(settings)
-    _memory(current)
+VIEW = "plan_view"
+LOG_VIEW = "Log"
+_CHART_CONFIG = {"displayModeBar": False}
 
 
-def verdict(current: state.Current) -> None:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The session's settings with their memory plan, or the sentence that says why there is none."""
+
+    current: state.Current
+    plan: MemoryPlan | None
+    problem: str = ""
+
+
+def planned(current: state.Current) -> Planned:
+    """Plan the memory once per run."""
+    try:
+        return Planned(current, memory_plan(current.settings))
+    except ConfigError as error:
+        return Planned(current, None, str(error))
+
+
+def verdict(given: Planned) -> None:
     """The answer in one sentence."""
-    errors = [finding for finding in current.findings if finding.severity is Severity.ERROR]
-    counted = blocks.count_sentence(current.findings)
+    findings = given.current.findings
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    counted = blocks.count_sentence(findings)
     if errors:
-        head = "Will not start" if current.readable else "Not computed"
+        head = "Will not start" if given.current.readable else "Not computed"
         style.verdict(f"{head}, {counted}: {errors[0].message.removeprefix('kv-canary: ').partition('; accepted forms')[0]}", "error")
-        return
-    worst = "warning" if any(finding.severity is Severity.WARNING for finding in current.findings) else "pass"
-    style.verdict(f"Starts, with {counted}. {_cost_sentence(current.settings)}", worst)
+    elif given.plan is not None and given.plan.verdict is Verdict.OVER:
+        style.verdict(_over_sentence(given.plan), "warning")
+    else:
+        worst = "warning" if any(finding.severity is Severity.WARNING for finding in findings) else "pass"
+        style.verdict(f"Starts, with {counted}. {'' if given.plan is None else _cost_sentence(given.plan)}", worst)
 
 
-def _cost_sentence(settings: Settings) -> str:
-    if settings.canary.mode == "none":
+def _over_sentence(plan: MemoryPlan) -> str:
+    pool = largest_pool(plan)
+    slots = (
+        f"{format_count(plan.settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots fit"
+        if isinstance(pool, PoolAnswer)
+        else ""
+    )
+    if plan.static_left_bytes is not None and plan.static_left_bytes < 0:
+        cut = f": {slots}, and SGLang cuts the pool by itself" if slots else ""
+        return f"Over budget: {format_bytes(-plan.static_left_bytes)} more than the static share{cut}."
+    over = format_bytes(-(plan.headroom_bytes or 0))
+    return f"Over budget: {over} more than the device has, so it runs out of memory{f': {slots}' if slots else ''}."
+
+
+def _cost_sentence(plan: MemoryPlan) -> str:
+    if plan.settings.canary.mode == "none":
         return "The canary is off and costs nothing."
-    plan = memory_plan(settings)
     workspace = plan.sum_of(line for line in plan.lines if line.part == "canary workspace")
-    return f"The canary takes {format_bytes(plan.canary_bytes)} of memory, {format_bytes(workspace)} of it as workspace of a forward."
-
-
-def _capacities(settings: Settings) -> None:
-    st.markdown("**Launch capacities**", help="What one forward may hold. SGLang fixes these when it installs the canary.")
-    try:
-        capacities = LaunchCapacities.from_settings(settings)
-    except ConfigError as error:
-        style.line(f"not computed: {error}", "note")
-        return
-    for column, bound in zip(st.columns(3, gap="small"), capacities.bounds, strict=True):
-        with column:
-            blocks.figure(bound.label, format_count(bound.value), bound)
-
-
-def _memory(current: state.Current) -> None:
-    st.markdown("**Memory of one rank**", help="Weights, KV pool, canary and tables of one accelerator.")
-    try:
-        plan = memory_plan(current.settings)
-    except ConfigError as error:
-        style.line(f"not computed: {error}", "note")
-        return
-    summary = charts.memory_summary(plan)
-    st.plotly_chart(charts.memory_bar(plan, state.theme()), key="memory_bar", config=CHART_CONFIG, alt=summary)
-    style.caption(summary)
-    # One view at a time: hidden tabs would be computed on every keystroke.
-    view = st.segmented_control(
-        "Details", list(_VIEWS), default="Limits", key="plan_view", label_visibility="collapsed", persist_state="session"
-    )
-    if view is not None:
-        _VIEWS[view](plan, current)
-
-
-def _lines(plan: MemoryPlan, _current: state.Current) -> None:
-    blocks.table(("part", "bytes", "formula with your numbers", "source"), charts.part_rows(plan), numeric=(1,))
-
-
-def _limits(plan: MemoryPlan, _current: state.Current) -> None:
-    for number, fix in enumerate(remedies(plan)):
-        st.button(
-            markdown_text(fix.text),
-            key=f"remedy.{number}.{fix.field}",
-            on_click=state.set_value,
-            args=(fix.field, fix.value),
-            help=f"As a flag: {markdown_text(fix.flag)}",
-        )
-    rows = [
-        ("largest pool for this memory", _said(largest_pool(plan))),
-        ("smallest static fraction for this pool", _said(smallest_fraction(plan))),
-    ]
     costs = canary_cost(plan)
-    rows += (
-        [(f"canary {cost.label}", cost.text) for cost in costs] if isinstance(costs, tuple) else [("canary cost in slots", _said(costs))]
-    )
-    blocks.table(("question", "answer"), rows)
+    share = ""
+    if not isinstance(costs, Unknown):
+        cost = costs[2 if plan.settings.canary.verify_token_assert else 1]
+        share = f", worth {format_count(cost.lost_slots)} slots or {format_fraction(cost.lost_fraction)} of the pool"
+    return f"The canary takes {format_bytes(plan.canary_bytes)}{share}; {format_bytes(workspace)} of it only while a forward runs."
 
 
-def _said(answer: PoolAnswer | FractionAnswer | Unknown) -> str:
-    return f"unknown: {answer.text}; would be settled by {answer.settle}" if isinstance(answer, Unknown) else answer.text
-
-
-def _frontier(plan: MemoryPlan, _current: state.Current) -> None:
-    found = frontier(plan)
-    if isinstance(found, Unknown):
-        style.caption(f"The frontier is {_said(found)}.")
+def draw(given: Planned) -> None:
+    """Everything that follows from the form."""
+    plan_findings.draw(given.current)
+    _capacities(given.current)
+    if given.plan is None:
+        style.line(f"memory not computed: {given.problem}", "note")
         return
-    summary = charts.frontier_summary(found)
-    st.plotly_chart(charts.frontier_chart(found, state.theme()), key="frontier", config=CHART_CONFIG, alt=summary)
-    style.caption(summary)
-    rows = [(format_count(p.concurrency), format_count(p.context), format_count(p.pool_slots), p.limit) for p in found.points]
-    blocks.table(("requests at once", "longest context", "pool slots", "limited by"), rows, numeric=(0, 1, 2))
+    _memory(given.plan)
+    plan_solve.draw_remedies(given.plan)
+    # One view at a time: hidden tabs would be computed on every keystroke.
+    view = st.segmented_control("Details", list(_VIEWS), default="Solve", key=VIEW, label_visibility="collapsed", persist_state="session")
+    if view is not None:
+        _VIEWS[view](given.plan, given.current)
+
+
+def _capacities(current: state.Current) -> None:
+    """The three figures with their formulas, one line each."""
+    try:
+        bounds = LaunchCapacities.from_settings(current.settings).bounds
+    except ConfigError as error:
+        style.line(f"launch capacities not computed: {error}", "note")
+        return
+    rows = "".join(
+        f'<tr title="{html_text(bound.source)}"><td>{html_text(bound.label)}</td><td class="n"><b>{format_count(bound.value)}</b></td>'
+        f"<td><code>{html_text(bound.text)}</code></td></tr>"
+        for bound in bounds
+    )
+    st.html(f'<table class="kvc-table kvc-capacities"><tbody>{rows}</tbody></table>')
+
+
+def _memory(plan: MemoryPlan) -> None:
+    theme = state.theme()
+    summary = charts.memory_summary(plan)
+    key = "".join(
+        f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(size)}</b></span>'
+        for name, size, color in charts.memory_key(plan, theme)
+    )
+    st.html(f'<p class="kvc-finding"><b>Memory of one rank</b>: {html_text(plan.summary)}</p>')
+    st.plotly_chart(charts.memory_bar(plan, theme), key="memory_bar", config=_CHART_CONFIG, alt=summary)
+    st.html(f'<div class="kvc-key">{key}</div>')
 
 
 def _flags(_plan: MemoryPlan, current: state.Current) -> None:
@@ -135,8 +133,11 @@ def _flags(_plan: MemoryPlan, current: state.Current) -> None:
 
 
 _VIEWS: dict[str, Callable[[MemoryPlan, state.Current], None]] = {
-    "Limits": _limits,
-    "Frontier": _frontier,
-    "Line by line": _lines,
-    "SGLang flags": _flags,
+    "Solve": lambda plan, _: plan_solve.draw(plan),
+    "Frontier": lambda plan, _: plan_solve.draw_frontier(plan),
+    "Lines": lambda plan, _: plan_lines.draw(plan),
+    "Overflow": lambda _, current: plan_overflow.draw(current.settings),
+    LOG_VIEW: lambda _, current: plan_log.draw(current.settings),
+    "Choices": lambda _, current: plan_choices.draw(current.settings),
+    "Flags": _flags,
 }

@@ -21,10 +21,11 @@ _TEXT = "settings_text"
 _WRITTEN = "address_written"
 _UNKNOWN = "address_unknown"
 _SOURCES = "field_sources"
-_UNDO = "before_import"
+_UNDO = "before_steps"
+_UNDO_STEPS = 20
 IMPORT_RESULT = "import_result"
 
-PAGE_PARAMETERS = ("run", "slot", "theme", "embed")
+PAGE_PARAMETERS = ("run", "slot", "fault", "config", "seed", "step", "theme", "embed")
 _DEFAULT_TEXT = {name: format_field(name, spec.default) for name, spec in FIELDS.items()}
 
 
@@ -55,8 +56,11 @@ def begin() -> None:
     """At the top of each run, before any widget: take over the address and what was typed."""
     _adopt_address()
     for name in FIELDS:
-        if widget_key(name) in st.session_state:
-            texts()[name] = st.session_state[widget_key(name)] or ""
+        typed = (st.session_state[widget_key(name)] or "") if widget_key(name) in st.session_state else texts()[name]
+        if typed != texts()[name]:
+            texts()[name] = typed
+            # What was typed over an imported value no longer comes from there.
+            sources().pop(name, None)
 
 
 def _adopt_address() -> None:
@@ -78,44 +82,50 @@ def set_texts(changes: Mapping[str, str]) -> None:
 
 def replace_all(values: Mapping[str, str], source: str = "") -> None:
     """Start over from other settings: fields not given take their defaults. Can be taken back with `undo`."""
-    _remember_for_undo()
+    _remember("preset")
     st.session_state[IMPORT_RESULT] = None
     set_texts({**_DEFAULT_TEXT, **values})
     st.session_state[_UNKNOWN] = {}
     st.session_state[_SOURCES] = dict.fromkeys(values, source)
 
 
-def merge_in(values: Mapping[str, str], origin: Mapping[str, str]) -> None:
-    """Fill some fields from an import, each with the place it came from. Can be taken back with `undo`."""
-    _remember_for_undo()
+def merge_in(values: Mapping[str, str], origin: Mapping[str, str], *, step: str = "change", result: Any = None) -> None:
+    """Fill some fields, each with the place its value came from; `result` is the import behind it. Can be taken back with `undo`."""
+    _remember(step)
+    if result is not None:
+        st.session_state[IMPORT_RESULT] = result
     set_texts(values)
     st.session_state[_SOURCES] = {**sources(), **origin}
 
 
-def _remember_for_undo() -> None:
-    st.session_state[_UNDO] = (dict(texts()), dict(sources()))
+def _remember(step: str) -> None:
+    kept: list[tuple[str, dict[str, str], dict[str, str], Any]] = st.session_state.setdefault(_UNDO, [])
+    kept.append((step, dict(texts()), dict(sources()), st.session_state.get(IMPORT_RESULT)))
+    del kept[:-_UNDO_STEPS]
 
 
-def imported() -> bool:
-    """Whether the last import's report is on the page."""
-    return st.session_state.get(IMPORT_RESULT) is not None
+def last_step() -> str:
+    """What `undo` would take back: 'import', 'preset', 'change', or nothing."""
+    kept = st.session_state.get(_UNDO)
+    return kept[-1][0] if kept else ""
 
 
-def can_undo() -> bool:
-    """Whether an import or a preset can be taken back."""
-    return _UNDO in st.session_state
-
-
-def undo() -> None:
-    """Restore the fields and their sources as they were before the last import or preset."""
-    before, origin = st.session_state.pop(_UNDO)
-    set_texts(before)
-    st.session_state[_SOURCES] = origin
+def undo(step: str = "") -> None:
+    """Restore fields, sources and import report as they were before the last step, or before the last step of the given kind."""
+    kept = st.session_state.get(_UNDO) or []
+    while kept:
+        taken, before, origin, result = kept.pop()
+        if step in ("", taken):
+            set_texts(before)
+            st.session_state[_SOURCES] = origin
+            st.session_state[IMPORT_RESULT] = result
+            return
 
 
 def set_value(name: str, value: Any) -> None:
     """Change one field to a typed value, for example by a fix."""
     set_texts({name: format_field(name, value)})
+    sources().pop(name, None)
 
 
 def write_address() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcanary.config.overflow import PrefixGroup, forecast_overflow, pattern_slots, verify_rows
+from kvcanary.config.overflow import PrefixGroup, forecast_overflow, most_requests, pattern_slots, verify_rows
 from kvcanary.errors import ConfigError
 
 
@@ -110,3 +110,20 @@ def test_limits_agree_with_the_forecast_they_lead_to(pool: int, count: int, requ
         assert limit <= requests
         assert forecast.skip_from_prefix is not None
         assert forecast.skip_from_prefix <= shared
+
+
+@given(st.integers(1, 50_000), st.integers(0, 900), st.integers(0, 300), st.integers(1, 4), st.sampled_from([1, 16, 64]), st.integers(1, 5))
+def test_most_requests_fit_and_one_more_does_not(pool: int, shared: int, own: int, count: int, page: int, step: int) -> None:
+    most = most_requests(pool, PrefixGroup(requests=1, shared_tokens=shared, own_tokens=own), count, page_size=page, step_tokens=step)
+
+    def slots(requests: int) -> int:
+        groups = [PrefixGroup(requests=requests, shared_tokens=shared, own_tokens=own)] * count
+        return pattern_slots(groups, page, step)
+
+    assert slots(most) <= pool
+    assert slots(most + 1) > pool
+
+
+def test_most_requests_needs_sizes() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        most_requests(10, PrefixGroup(requests=1, shared_tokens=0, own_tokens=1), page_size=0)
