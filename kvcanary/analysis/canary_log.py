@@ -182,6 +182,15 @@ class StreamState:
         if footer.step is not None:
             now.last_step = max(now.last_step or 0, footer.step)
 
+    def on_messages(self, count: int, *, total: int, overflow: bool, step: int) -> None:
+        """Many whole messages at once: the largest counter, whether any footer says overflow, and the last step."""
+        now = self.now
+        now.listed += count
+        now.counter = max(now.counter or 0, total)
+        now.attached_total = max(now.attached_total or 0, total)
+        now.overflow_seen = bool(now.overflow_seen) or overflow
+        now.last_step = max(now.last_step or 0, step)
+
     def on_stats(self, step: int, protected: int, passes: int, violations: int, active: tuple[int, int] | None) -> None:
         """A stats line."""
         now = self.now

@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from kvcanary.analysis import canary_lines
+from kvcanary.analysis.bulk_messages import BulkMessages, Int64, read_messages
 from kvcanary.analysis.canary_lines import Footer
 from kvcanary.analysis.canary_log import LogBuilder, StreamState
 from kvcanary.analysis.messages import TRACEBACK, MessageReader
@@ -34,6 +38,8 @@ MAX_LINE_BYTES = 1 << 20
 _BATCH = b"#running-req: "
 _SAMPLED_LINES = 40
 _MESSAGE_LINES = 7
+# A shorter run of messages is read faster one by one.
+_BULK_RUN = 12
 
 
 class LogReader:
@@ -43,7 +49,7 @@ class LogReader:
     """
 
     def __init__(self, builder: LogBuilder, *, server: str, file: str) -> None:
-        self._builder = builder
+        self._builder, self._file = builder, file
         self._messages = MessageReader(builder, server=server, file=file, running_reqs=self._running_reqs)
         self._tail = b""
         self._lines = 0
@@ -52,6 +58,7 @@ class LogReader:
         self._batch: int | None = None
         self._states: dict[bytes, StreamState] = {}
         self._time: tuple[bytes, float] = (b"", math.nan)
+        self._bulk: BulkMessages | None = None
         self._partial: dict[str, LogLine] = {}
         builder.files.append(file)
 
@@ -81,6 +88,7 @@ class LogReader:
         self._block, self._batch_from = block, 0
         self._sample(block)
         hits = self._first_hits(block)
+        self._bulk = read_messages(block) if hits[_CANARY] != _NOWHERE else None
         at, counted, before = 0, 0, self._lines
         while at < len(block):
             attending = self._messages.attending or bool(self._partial)
@@ -142,6 +150,9 @@ class LogReader:
             return at
         while block.startswith(b"[", at):
             self._at = at
+            if self._bulk is not None and (end := self._read_run(self._bulk, at)) > at:
+                at = end
+                continue
             if match := canary_lines.FAST_MESSAGE.match(block, at):
                 lines = _MESSAGE_LINES
                 state = self._fast_message(match)
@@ -161,6 +172,48 @@ class LogReader:
             self._builder.canary_lines += lines
             self._lines += lines
         return at
+
+    def _read_run(self, bulk: BulkMessages, at: int) -> int:
+        """Take over the messages that were read at once and follow each other here; where they end."""
+        run = bulk.run_at(at)
+        count = run.stop - run.start
+        if count < _BULK_RUN:
+            return at
+        ranks, times = bulk.ranks.codes[run], bulk.time.codes[run]
+        totals, steps, overflow = bulk.total[run], bulk.step[run], bulk.overflow[run]
+        seconds = np.full(len(bulk.time.texts), math.nan)
+        for code in np.unique(times).tolist():
+            seconds[code] = self._messages.seconds(bulk.time.texts[code].decode())
+        used, dense = np.unique(ranks, return_inverse=True)
+        states = []
+        for number, code in enumerate(used.tolist()):
+            mine = dense == number
+            text = bulk.ranks.texts[code]
+            state = self._states.setdefault(text, self._messages.state(text.decode().strip()))
+            for time in np.unique(seconds[times[mine]])[[0, -1]].tolist():
+                state.seen(time)
+            rows = int(mine.sum())
+            state.on_messages(rows, total=int(totals[mine].max()), overflow=bool(overflow[mine].any()), step=int(steps[mine].max()))
+            state.canary_lines += rows * _MESSAGE_LINES
+            self._messages.forget_open(state.stream)
+            states.append(state)
+        self._builder.violations.extend(
+            file=self._file,
+            lines=self._lines + 1 + _MESSAGE_LINES * np.arange(count),
+            streams=(dense, [state.stream for state in states]),
+            tags=_names(bulk.tag.codes[run], bulk.tag.texts),
+            reasons=_names(bulk.reason.codes[run], bulk.reason.texts),
+            ints=[values[run] for values in bulk.ints],
+            hashes=[values[run] for values in bulk.hashes],
+            times=seconds[times],
+            totals=totals,
+            steps=steps,
+            overflow=overflow,
+            running_reqs=self._running_reqs(),
+        )
+        self._lines += count * _MESSAGE_LINES
+        self._builder.canary_lines += count * _MESSAGE_LINES
+        return int(bulk.ends[run.stop - 1])
 
     def _fast_message(self, match: re.Match[bytes]) -> StreamState:
         state, time = self._prefix_state(match["ranks"], match["time"])
@@ -199,6 +252,12 @@ class LogReader:
         if place >= 0 and (match := canary_lines.BATCH.match(self._block, place)):
             self._batch = int(match[1])
         return self._batch
+
+
+def _names(codes: Int64, texts: Sequence[bytes]) -> tuple[Int64, list[str]]:
+    """Codes and texts of those words that are used."""
+    used, dense = np.unique(codes, return_inverse=True)
+    return dense, [texts[code].decode() for code in used.tolist()]
 
 
 def _find(block: bytes, word: bytes, start: int) -> int:

@@ -114,6 +114,10 @@ class MessageReader:
         row = self._append(state, record, time, line_number)
         self._set_footer(row, state, footer)
 
+    def forget_open(self, stream: Stream) -> None:
+        """A whole message of this rank was read elsewhere, so nothing more comes for its open record."""
+        self._open.pop(stream, None)
+
     def read(self, line: LogLine, number: int) -> None:
         """The next line of interest; number is its place in the file."""
         self._line = number

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kvcanary import layout
 from kvcanary.layout import FailReason
 
 NO_RANK = "(none)"
+_Key = TypeVar("_Key", str, "Stream")
 
 # A record is cut from the right, so the count of fields read says which are known; order of the printed line.
 RECORD_FIELDS = (
@@ -148,6 +150,47 @@ class ViolationTable:
         self._fields_read.append(2 + len(numbers))
         return len(self._times) - 1
 
+    def extend(
+        self,
+        *,
+        file: str,
+        lines: npt.NDArray[np.int64],
+        streams: tuple[npt.NDArray[np.int64], Sequence[Stream]],
+        tags: tuple[npt.NDArray[np.int64], Sequence[str]],
+        reasons: tuple[npt.NDArray[np.int64], Sequence[str]],
+        ints: Sequence[npt.NDArray[np.int64]],
+        hashes: Sequence[npt.NDArray[np.uint64]],
+        times: npt.NDArray[np.float64],
+        totals: npt.NDArray[np.int64],
+        steps: npt.NDArray[np.int64],
+        overflow: npt.NDArray[np.bool_],
+        running_reqs: int | None = None,
+    ) -> None:
+        """Add whole records with their footers, all arrays [n]: as append and set_footer would one by one.
+
+        streams, tags, reasons: codes and what they stand for; every text that is given has to be used. ints in the order of slot_idx,
+        position, stored_token, expected_token; hashes in the order of stored_chain_hash, expected_aux.
+        """
+        count = len(lines)
+        if not self._files or self._files[-1] != file:
+            self._files.append(file)
+        codes = {
+            "file": np.full(count, len(self._files) - 1),
+            "tag": _recoded(*tags, self._tags),
+            "reason": _recoded(*reasons, self._reasons),
+            "stream": _recoded(*streams, self._streams),
+            "running_reqs": np.full(count, _UNKNOWN if running_reqs is None else running_reqs),
+        }
+        for name, values in codes.items():
+            self._codes[name].frombytes(values.astype(np.int32).tobytes())
+        for column, numbers in zip(self._numbers, (*ints, *hashes), strict=True):
+            column.frombytes(numbers.tobytes())
+        for name, values in (("line", lines), ("step", steps), ("total", totals)):
+            self._ints[name].frombytes(values.astype(np.int64).tobytes())
+        self._times.frombytes(times.astype(np.float64).tobytes())
+        self._overflow.frombytes(overflow.astype(np.int8).tobytes())
+        self._fields_read.frombytes(np.full(count, len(RECORD_FIELDS), dtype=np.int8).tobytes())
+
     def set_footer(self, row: int, *, total: int, ring_overflow: bool | None, step: int | None) -> None:
         """Attach the record's own footer."""
         self._ints["total"][row] = total
@@ -250,6 +293,13 @@ def normal_reasons(printed: str) -> tuple[str, ...]:
 def to_datetime(seconds: float) -> datetime | None:
     """Server-local time without zone, None for a time that is not known."""
     return None if not math.isfinite(seconds) else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def _recoded(codes: npt.NDArray[np.int64], names: Sequence[_Key], known: dict[_Key, int]) -> npt.NDArray[np.int64]:
+    """Codes of a table that grows, for codes of a batch."""
+    lookup = np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+    result: npt.NDArray[np.int64] = lookup[codes]
+    return result
 
 
 def _known(value: int) -> int | None:
