@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -33,10 +34,12 @@ def roofline(rows: pd.DataFrame, limits: Mapping[str, float], op: str, theme: Th
         )  # fmt: skip
     if op == "stamp" and limits.get("chain_step_s") and len(rows):
         one_chain = 1 / limits["chain_step_s"]
-        text = f"one chain: {format_rate(one_chain, what)}"
-        figure.add_hline(
-            y=one_chain, line={"color": pick(SERIES["earlier"], theme), "width": 1}, annotation={"text": text, "xanchor": "left", "x": 0}
-        )
+        figure.add_trace(
+            go.Scatter(
+                x=[rows["items"].min(), rows["items"].max()], y=[one_chain, one_chain], name=f"one chain: {format_rate(one_chain, what)}",
+                mode="lines", line={"color": pick(SERIES["earlier"], theme), "width": 1}, hoverinfo="name",
+            )
+        )  # fmt: skip
     color = pick(SERIES[op], theme)
     figure.add_trace(
         go.Scatter(
@@ -53,6 +56,14 @@ def roofline(rows: pd.DataFrame, limits: Mapping[str, float], op: str, theme: Th
     )  # fmt: skip
     style(figure, theme, height=340)
     figure.update_xaxes(type="log", title=f"{what} per launch", dtick=1, exponentformat="SI", minor={"showgrid": False})
-    figure.update_yaxes(type="log", title=f"{what} per second", dtick=1, exponentformat="SI")
+    figure.update_yaxes(type="log", title=f"{what} per second", dtick=1, exponentformat="SI", range=_decades(rows))
     figure.update_layout(legend={"y": 1.0, "yanchor": "bottom"}, margin={"t": 60})
     return figure
+
+
+def _decades(rows: pd.DataFrame) -> list[float]:
+    """Powers of ten that show the measured rates and the roof that is nearest at each size; roofs far above may leave the plot."""
+    if rows.empty:
+        return [0.0, 1.0]
+    nearest = rows["items_per_s"] / rows["share"].clip(lower=0.01)
+    return [math.log10(rows["items_per_s"].min() / 3), math.log10(max(nearest.max(), rows["items_per_s"].max()) * 3)]

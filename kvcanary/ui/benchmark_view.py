@@ -126,13 +126,19 @@ def _finished(record: RunRecord, records: list[RunRecord]) -> None:
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
     points = services.runs().points(record.id)
     frame = points_frame(points)
-    if len(frame):
+    by_batch = bool(variants(frame))
+    if by_batch:
         _throughput(record, records, points)
+    else:
+        _limits(record, points)
+    if len(frame):
+        _points_table(record, points)
     arrays = services.slots(record.id)
     if arrays is not None:
         page_size = Settings.from_flat(record.spec["settings"]).pool.page_size
         slot_view.draw(record.id, arrays, services.runs().cards(record.id), page_size)
-    _limits(record, points)
+    if by_batch:
+        _limits(record, points)
     _details(record)
     _downloads(record)
 
@@ -146,13 +152,15 @@ def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]
         earlier = st.selectbox(
             "Compare with", others, index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300, disabled=not others
         )
-    if chosen is not None:
-        rows = decode_variant(frame, *chosen)
-        before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
-        text = throughput.summary(rows, record.spec.get("step_time_s"))
-        figure = throughput.by_batch(rows, state.theme(), before, earlier or "")
-        st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
-        style.caption(text)
+    rows = decode_variant(frame, *chosen)
+    before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
+    text = throughput.summary(rows, record.spec.get("step_time_s"))
+    figure = throughput.by_batch(rows, state.theme(), before, earlier or "")
+    st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
+    style.caption(text)
+
+
+def _points_table(record: RunRecord, points: list[Point]) -> None:
     with st.expander("Every measured point as a table", key=f"table.{record.id}"):
         head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
         blocks.table(head, [_row(row, record.spec.get("step_time_s")) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
@@ -168,7 +176,7 @@ def _limits(record: RunRecord, points: list[Point]) -> None:
             "Points", roofline.roofline_variants(frame), key=f"limits.{record.id}", width=320,
             format_func=lambda found: f"{found[0]}, hash {found[1]}, {found[2]} slots",
             help="A limit alone: memory moves the same bytes without hashing, compute hashes the same words without memory, chain latency is "
-            "one hash after the other, launch is an operation of one entry. The measured rate cannot lie above any of them.",
+            "one hash after the other, launch is an operation of one entry. No measured rate gets above them, but for noise.",
         )  # fmt: skip
     rows = roofline.roofline_variant(frame, *variant)
     text = roofline.sentence(rows, record.limits)
@@ -182,9 +190,9 @@ def _limits(record: RunRecord, points: list[Point]) -> None:
         blocks.table(head, roofline.table_rows(rows), numeric=(1, 2, 4, 5, 6, 7, 8))
 
 
-def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str, str] | None:
-    if len(found) < 2:
-        return found[0] if found else None
+def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str, str]:
+    if len(found) == 1:
+        return found[0]
     return st.selectbox(
         "Variant", found, format_func=lambda pair: f"hash {pair[0]}, {pair[1]} slots", key=f"variant.{record.id}", width=260
     )
