@@ -88,15 +88,10 @@ def test_a_knob_is_one_that_is_left_to_turn() -> None:
 
 def test_the_chart_has_a_line_per_limit_and_the_roof_of_one_chain() -> None:
     rows = roofline_frame([sweep(n, 8, n * 2e-8, n * 1e-8, n * 9e-9) for n in (4096, 65536)], LIMITS)
-    stamp = roofline(rows, LIMITS, "stamp", "light")
-    assert {trace.name for trace in stamp.data} == {
-        "memory alone",
-        "compute alone",
-        "chain latency alone",
-        "launch alone",
-        "stamp, measured",
-    }
-    assert stamp.layout.shapes[0].y0 == pytest.approx(1e8)
+    stamp = {trace.name: trace for trace in roofline(rows, LIMITS, "stamp", "light").data}
+    alone = {"memory alone", "compute alone", "chain latency alone", "launch alone"}
+    assert set(stamp) == {*alone, "one chain: 100 M tokens/s", "stamp, measured"}
+    assert list(stamp["one chain: 100 M tokens/s"].y) == pytest.approx([1e8, 1e8])
     verify = roofline(rows, LIMITS, "verify", "dark")
     assert {trace.name for trace in verify.data} == {*alone, "verify, measured"} - {"chain latency alone"}
     assert list(verify.data[-1].y) == pytest.approx([1e8, 1e8])
