@@ -7,8 +7,7 @@ queue; and once that worker is gone, any manager that notices.
 from __future__ import annotations
 
 import os
-import re
-import secrets
+import platform
 import signal
 import subprocess
 import sys
@@ -16,29 +15,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 import kvcanary
 from kvcanary.errors import JobError, StoreError
+from kvcanary.lab import lifecycle
+from kvcanary.lab.leases import device_lock, is_held
 from kvcanary.lab.records import BenchmarkSpec, Progress, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.workloads import plan_benchmark
 
 if TYPE_CHECKING:
     from kvcanary.lab.campaign_job import CampaignSpec
 
-RUNS_FOLDER, LOCKS_FOLDER = "runs", "locks"
-# Exit code of a worker that found its run claimed by somebody else.
-NOT_MINE = 3
+# Exit codes of a worker that found its run claimed by somebody else, and of one that found its device taken.
+NOT_MINE, BUSY = 3, 4
 _TICK_S = 0.3
-# A worker writes its record within milliseconds of its claim; a claim without one for so long belongs to a worker that died between.
-_CLAIM_GRACE_S = 10.0
-# A worker looks for a stop between two timed calls, of which the longest take seconds.
-_STOP_GRACE_S = 20.0
-_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]+(?:-[0-9a-f]+)?")
 
 _Action = Callable[[RunRecord], None]
 
@@ -60,22 +52,21 @@ class JobManager:
     """
 
     def __init__(self, root: Path) -> None:
-        self._runs = root / RUNS_FOLDER
+        self._root, self._runs = root, root / lifecycle.RUNS_FOLDER
         try:
             self._runs.mkdir(parents=True, exist_ok=True)
+            lifecycle.list_active_once(root)
         except OSError as error:
             raise JobError(f"data folder {root} cannot be written: {error.strerror}; choose another one with KVCANARY_HOME") from error
         self._lock = threading.RLock()
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
-        # Runs that are over stay so, and need not be read again at every tick.
-        self._over: set[str] = set()
         self._complaints: set[str] = set()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="kvcanary-jobs", daemon=True)
         self.poll()
         self._watcher.start()
 
-    def start(self, spec: BenchmarkSpec | CampaignSpec) -> str:
+    def start(self, spec: BenchmarkSpec | CampaignSpec, *, owner: str = "") -> str:
         """Queue a run and return its id; ConfigError when the spec cannot run, JobError when the disk is full, before anything is started."""
         if isinstance(spec, BenchmarkSpec):
             plan_benchmark(spec)
@@ -87,14 +78,14 @@ class JobManager:
             plan_of(spec)
             kind = "campaign"
         with self._lock:
-            folder = new_folder(self._runs, kind)
-            record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time())
+            folder = lifecycle.new_folder(self._runs, kind)
+            lifecycle.enlist(folder)
+            record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time(), owner=owner)
             try:
                 folder.write_record(record)
             except OSError as error:
                 folder.path.rmdir()
                 raise JobError(f"the run cannot be stored under {self._runs}: {error.strerror}") from error
-            self._over.discard(record.id)
             self.poll()
         return record.id
 
@@ -114,19 +105,19 @@ class JobManager:
         worker = self._workers.get(run_id)
         if worker is not None:
             worker.kill()
-        elif record.pid is not None and _alive(record):
+        elif record.pid is not None and record.host in ("", platform.node()) and lifecycle.lives(record.pid, record.pid_started_s):
             os.kill(record.pid, signal.SIGKILL)
 
     def status(self, run_id: str) -> JobStatus:
         """The job's record, its latest progress, and its place in the queue."""
         folder = self.folder(run_id)
         record = folder.read_record()
-        place = _place(record, self._active_records()) if record.state.active else None
+        place = _place(record, lifecycle.active_records(self._root)) if record.state.active else None
         return JobStatus(record=record, progress=folder.read_progress(), place=place)
 
     def active(self) -> list[JobStatus]:
         """Running jobs, then queued ones, oldest first."""
-        records = self._active_records()
+        records = lifecycle.active_records(self._root)
         records.sort(key=lambda record: record.state is RunState.QUEUED)
         return [
             JobStatus(record=record, progress=self.folder(record.id).read_progress(), place=_place(record, records)) for record in records
@@ -134,22 +125,25 @@ class JobManager:
 
     def folder(self, run_id: str) -> RunFolder:
         """The folder of a run; JobError for something that is no run id."""
-        if not _RUN_ID.fullmatch(run_id):
+        if not lifecycle.RUN_ID.fullmatch(run_id):
             raise JobError(f"run id must look like 20260131-235959-benchmark, got {run_id[:60]!r}")
         return RunFolder(self._runs / run_id)
 
     def poll(self) -> None:
         """Notice workers that ended, then start what can start. Trouble with one run is reported and leaves the others alone."""
         with self._lock:
-            for record in self._active_records():
+            for record in lifecycle.active_records(self._root):
                 self._guarded(self._notice_end, record)
             # Read again: a record may have changed, and a run may have been deleted by hand.
-            records = self._active_records()
-            busy = {_device(record) for record in records if record.state is RunState.RUNNING or self._taken(record)}
+            records = lifecycle.active_records(self._root)
+            busy = {device_of(record) for record in records if record.state is RunState.RUNNING or self._taken(record)}
             for record in records:
-                if record.state is RunState.QUEUED and _device(record) not in busy:
-                    busy.add(_device(record))
-                    self._guarded(self._spawn, record)
+                device = device_of(record)
+                if record.state is RunState.QUEUED and device not in busy:
+                    busy.add(device)
+                    # Another manager may start another run at this moment; the worker asks again, and then holds the lock.
+                    if not is_held(device_lock(self._root, device)):
+                        self._guarded(self._spawn, record)
 
     def wait(self, run_id: str, timeout_s: float) -> RunRecord:
         """Block until the run is over; JobError after the timeout."""
@@ -212,7 +206,7 @@ class JobManager:
     def _notice_end(self, record: RunRecord) -> None:
         worker = self._workers.get(record.id)
         code = None if worker is None else worker.poll()
-        if record.state is RunState.RUNNING and _age_s(self.folder(record.id).stop_file) > _STOP_GRACE_S:
+        if record.state is RunState.RUNNING and lifecycle.overdue(self.folder(record.id)):
             self.kill(record.id)
         if worker is not None:
             if code is None:
@@ -221,63 +215,14 @@ class JobManager:
             folder = self.folder(record.id)
             # Read after the worker was seen to end: the last thing that it does is to write its record.
             last = folder.read_record()
-            if last.state.active and code != NOT_MINE and (last.pid == worker.pid or (last.pid is None and folder.claim())):
-                _mark_interrupted(folder, _exit_words(code or 0))
+            if last.state.active and code not in (NOT_MINE, BUSY) and (last.pid == worker.pid or (last.pid is None and folder.claim())):
+                lifecycle.mark_interrupted(folder, _exit_words(code or 0))
                 return
-        settle(self.folder(record.id))
-
-    def _active_records(self) -> list[RunRecord]:
-        """Queued and running ones, oldest first; what cannot be read is left to `Store.damaged` to name."""
-        try:
-            names = [path.name for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name)]
-        except FileNotFoundError:
-            names = []
-        with self._lock:
-            self._over.intersection_update(names)
-            records = []
-            for name in names:
-                if name in self._over:
-                    continue
-                try:
-                    record = RunFolder(self._runs / name).read_record()
-                except StoreError:
-                    continue
-                if record.state.active:
-                    records.append(record)
-                else:
-                    self._over.add(name)
-        return sorted(records, key=lambda record: (record.created_s, record.id))
+        lifecycle.settle(self.folder(record.id))
 
 
-def new_folder(runs: Path, kind: str) -> RunFolder:
-    """A new folder for a run, whose name no other host has given either: several may share a store. JobError when the disk is full."""
-    try:
-        while True:
-            path = runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{kind}-{secrets.token_hex(4)}"
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            return RunFolder(path)
-    except OSError as error:
-        raise JobError(f"the run cannot be stored under {runs}: {error.strerror}") from error
-
-
-def settle(folder: RunFolder) -> RunRecord:
-    """The record of a run; one whose worker has died without a word is marked as interrupted first. StoreError when it cannot be read."""
-    record = folder.read_record()
-    gone = record.state is RunState.RUNNING and not _alive(record)
-    if gone:
-        # Read again: the last thing that a worker does is to write its record.
-        record = folder.read_record()
-    if gone and record.state.active:
-        return _mark_interrupted(folder, "its worker is gone (killed, or the machine was restarted)")
-    if record.state is RunState.QUEUED and _age_s(folder.claim_file) > _CLAIM_GRACE_S:
-        return _mark_interrupted(folder, "its worker ended before it began")
-    return record
-
-
-def _device(record: RunRecord) -> str:
+def device_of(record: RunRecord) -> str:
+    """The device that a run asks for."""
     return str(record.spec.get("device", "cpu"))
 
 
@@ -285,44 +230,9 @@ def _place(record: RunRecord, active: Sequence[RunRecord]) -> int:
     """Jobs that come before this one on its device."""
     if record.state is RunState.RUNNING:
         return 0
-    others = [other for other in active if _device(other) == _device(record) and other.id != record.id]
+    others = [other for other in active if device_of(other) == device_of(record) and other.id != record.id]
     age = (record.created_s, record.id)
     return sum(other.state is RunState.RUNNING or (other.created_s, other.id) < age for other in others)
-
-
-def _alive(record: RunRecord) -> bool:
-    """Whether the recorded worker still runs; the start time guards against a pid that was given out again."""
-    if record.pid is None:
-        return False
-    try:
-        process = psutil.Process(record.pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - (record.pid_started_s or 0)) < 2)
-    except psutil.Error:
-        return False
-
-
-def _mark_interrupted(folder: RunFolder, cause: str) -> RunRecord:
-    if _age_s(folder.stop_file) > _STOP_GRACE_S:
-        cause = "its worker did not react to the request to stop and was ended"
-    try:
-        points = len(folder.read_points())
-    except StoreError as error:
-        points, cause = 0, f"{cause}; {error}"
-    return folder.update_record(
-        state=RunState.INTERRUPTED,
-        finished_s=time.time(),
-        verdict=Verdict.PARTIAL if points else Verdict.NOT_RUN,
-        sentence=f"Interrupted after {points} points: {cause}. What was measured is kept.",
-        error=f"{cause}\n{folder.last_words()}".strip(),
-    )
-
-
-def _age_s(path: Path) -> float:
-    """Seconds since a file was written; 0 when there is none."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _exit_words(code: int) -> str:

@@ -2,11 +2,13 @@
 
 run.json is the record (versioned, replaced atomically), progress.json the latest stage, points.jsonl one measured point per line as it is
 measured and points.parquet the same at the end, slots.parquet and cards.json the per-slot map, worker.log what the worker said. `claim`
-exists from the moment that somebody has taken the run out of the queue, `stop` from the moment that somebody wants it to end.
+exists from the moment that somebody has taken the run out of the queue, `stop` from the moment that somebody wants it to end, and worker.lock is
+locked as long as the worker lives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -21,6 +23,8 @@ import numpy as np
 from kvcanary.errors import StoreError
 
 # Version 2 added samples_s to each timing; a version 1 document lacks them and is read as it is.
+# What a job appends to as it goes, one line for each finished point of a benchmark, or run of a campaign.
+_LINES = ("points.jsonl", "campaign.jsonl")
 RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 2
 SAMPLE_LIMIT = 128
 # How an uncaught exception and a fatal signal announce themselves in a worker's log.
@@ -178,7 +182,10 @@ class GateCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything about a run but its points and arrays. Times are seconds since the epoch; empty dicts mean not known yet."""
+    """Everything about a run but its points and arrays. Times are seconds since the epoch; empty dicts mean not known yet.
+
+    host, pid and pid_started_s name its worker.
+    """
 
     id: str
     kind: str
@@ -200,8 +207,10 @@ class RunRecord:
     faults: tuple[dict[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    host: str = ""
     pid: int | None = None
     pid_started_s: float | None = None
+    owner: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """The JSON document with its schema name and version first."""
@@ -255,6 +264,11 @@ class RunFolder:
     def claim_file(self) -> Path:
         """Its existence says that the run has been taken out of the queue."""
         return self.path / "claim"
+
+    @property
+    def worker_lock(self) -> Path:
+        """Locked as long as its worker lives."""
+        return self.path / "worker.lock"
 
     @property
     def log_file(self) -> Path:
@@ -312,23 +326,21 @@ class RunFolder:
             return None
 
     def signature(self) -> tuple[int, int]:
-        """Changes whenever the record was replaced or a point was added."""
-        try:
-            points = (self.path / "points.jsonl").stat().st_size
-        except FileNotFoundError:
-            points = 0
-        return (self.path / "run.json").stat().st_mtime_ns, points
+        """Changes whenever the record was replaced or something was finished."""
+        lines = sum((self.path / name).stat().st_size for name in _LINES if (self.path / name).exists())
+        return (self.path / "run.json").stat().st_mtime_ns, lines
 
     def size_bytes(self) -> int:
         """What its files take."""
         return sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.is_file())
 
-    def count_points(self) -> int:
-        """Whole points stored so far, without reading what is in them."""
-        try:
-            return (self.path / "points.jsonl").read_bytes().count(b"\n")
-        except FileNotFoundError:
-            return 0
+    def count_finished(self) -> int:
+        """Whole points of a benchmark, or runs of a campaign, stored so far, without reading what is in them."""
+        found = 0
+        for name in _LINES:
+            with contextlib.suppress(FileNotFoundError):
+                found += (self.path / name).read_bytes().count(b"\n")
+        return found
 
     def append_point(self, point: Point) -> None:
         """Add one measured point; it survives whatever happens next."""

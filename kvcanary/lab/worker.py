@@ -15,27 +15,54 @@ from typing import Any
 import psutil
 
 from kvcanary.errors import KvCanaryError
-from kvcanary.lab.jobs import NOT_MINE
+from kvcanary.lab import leases
+from kvcanary.lab.jobs import BUSY, NOT_MINE, device_of
 from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunState
 
 _REPORTED = ("kvcanary", "torch", "numba", "numpy", "triton")
 
 
 def main(path: str) -> int:
-    """Run the spec in the folder; the exit code is 0 when the record is final, NOT_MINE when the run is somebody else's."""
+    """Run the spec in the folder; the exit code is 0 when the record is final.
+
+    NOT_MINE: the run is somebody else's. BUSY: another job has the device; the run stays in the queue.
+    """
     folder = RunFolder(Path(path))
+    device = device_of(folder.read_record())
+    # Both are given back by the system when this process ends, whatever ends it.
+    device_lease = leases.take(leases.device_lock(folder.path.parents[1], device))
+    if device_lease is None:
+        return BUSY
     if not folder.claim():
         return NOT_MINE
+    worker_lease = leases.take(folder.worker_lock)
+    try:
+        return _run(folder, device)
+    finally:
+        for lease in (worker_lease, device_lease):
+            if lease is not None:
+                lease.release()
+
+
+def _run(folder: RunFolder, device: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: _request_stop(folder))
     signal.signal(signal.SIGINT, lambda *_: _request_stop(folder))
     own = psutil.Process()
     folder.update_record(
-        state=RunState.RUNNING, started_s=time.time(), pid=own.pid, pid_started_s=own.create_time(), machine=machine(), versions=versions()
+        state=RunState.RUNNING,
+        started_s=time.time(),
+        host=platform.node(),
+        pid=own.pid,
+        pid_started_s=own.create_time(),
+        machine=machine(),
+        versions=versions(),
     )
     # Imported here so that the record says "running" during the seconds that torch takes to load.
     from kvcanary.lab.benchmark import StopRequested, finish, run_benchmark
     from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
 
+    if device.startswith("cuda"):
+        folder.update_record(machine={**machine(), "accelerator": accelerator(device)})
     record = folder.read_record()
     try:
         if record.kind == "campaign":
@@ -60,7 +87,7 @@ def _request_stop(folder: RunFolder, _frame: FrameType | None = None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What ran the numbers: processor, cores, memory, system. The benchmark adds the accelerator."""
+    """What ran the numbers: processor, cores, memory, system. On an accelerator its name is added."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -68,6 +95,16 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+
+
+def accelerator(device: str) -> str:
+    """Name of an accelerator, empty where there is none of that name: the job itself will say so."""
+    import torch
+
+    try:
+        return torch.cuda.get_device_name(device)
+    except (AssertionError, RuntimeError, ValueError):
+        return ""
 
 
 def _processor() -> str:

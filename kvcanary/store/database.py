@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from sqlalchemy import Connection, delete, func, select, update
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.jobs import RUNS_FOLDER, new_folder
+from kvcanary.lab.lifecycle import RUNS_FOLDER, new_folder
 from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.connection import name_of, open_database, reading, writing
 from kvcanary.store.files import RunFiles, file_bytes, free_bytes

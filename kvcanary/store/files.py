@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.jobs import RUNS_FOLDER
+from kvcanary.lab.lifecycle import RUNS_FOLDER
 from kvcanary.lab.records import RunFolder
 
 CACHE_FOLDER = "cache"

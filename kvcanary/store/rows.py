@@ -114,7 +114,7 @@ def from_record(record: RunRecord, *, origin: str, points: int, size_bytes: int)
         "finished_s": record.finished_s,
         "device": str(record.spec.get("device", ""))[:40],
         "machine": str(machine.get("accelerator") or machine.get("processor") or ""),
-        "host": str(machine.get("host", "")),
+        "host": record.host,
         "model": str(settings.get("model", "")) if isinstance(settings, dict) else "",
         "sentence": record.sentence,
         "points": points,

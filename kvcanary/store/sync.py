@@ -18,7 +18,8 @@ from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.jobs import LOCKS_FOLDER, RUNS_FOLDER, settle
+from kvcanary.lab.leases import LOCKS_FOLDER
+from kvcanary.lab.lifecycle import RUNS_FOLDER, settle
 from kvcanary.lab.records import RunFolder, RunRecord, RunState
 from kvcanary.store.connection import LOCK_WAIT_S, reading, writing
 from kvcanary.store.files import RunFiles
@@ -110,7 +111,7 @@ class FolderSync:
             signature = folder.signature()
             if self._seen.get(name) == signature:
                 return None
-            points, size_bytes = folder.count_points(), folder.size_bytes()
+            points, size_bytes = folder.count_finished(), folder.size_bytes()
         except (StoreError, OSError) as error:
             self._unfinished.add(name)
             self.problems[name] = str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,8 +17,8 @@ import psutil
 import pytest
 
 from kvcanary.errors import ConfigError, JobError
-from kvcanary.lab import jobs
-from kvcanary.lab.jobs import NOT_MINE, JobManager
+from kvcanary.lab import jobs, leases, lifecycle
+from kvcanary.lab.jobs import BUSY, NOT_MINE, JobManager
 from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.workloads import plan_benchmark
 
@@ -29,8 +30,9 @@ def stored(root: Path, number: int = 1, **changes: Any) -> RunFolder:
     """A run on disk that no manager here has started."""
     folder = RunFolder(root / "runs" / f"20260306-070809-benchmark-{number}")
     folder.path.mkdir(parents=True)
-    values: dict[str, Any] = {"state": RunState.QUEUED, "spec": asdict(SPEC), "created_s": float(number), **changes}
-    folder.write_record(RunRecord(id=folder.path.name, kind="benchmark", **values))
+    lifecycle.enlist(folder)
+    values: dict[str, Any] = {"kind": "benchmark", "state": RunState.QUEUED, "spec": asdict(SPEC), "created_s": float(number), **changes}
+    folder.write_record(RunRecord(id=folder.path.name, **values))
     return folder
 
 
@@ -95,7 +97,7 @@ def test_two_managers_that_start_the_same_run_run_it_once(tmp_path: Path, monkey
         first.poll()
         second.poll()
         codes = [manager._workers[folder.path.name].wait(WAIT_S) for manager in (first, second)]
-        assert sorted(codes) == [0, NOT_MINE]
+        assert sorted(codes) in ([0, NOT_MINE], [0, BUSY])
         first.poll()
         second.poll()
         record = folder.read_record()
@@ -105,6 +107,91 @@ def test_two_managers_that_start_the_same_run_run_it_once(tmp_path: Path, monkey
     finally:
         first.close()
         second.close()
+
+
+def test_a_worker_leaves_a_device_alone_that_another_job_has(tmp_path: Path) -> None:
+    folder = stored(tmp_path)
+    held = leases.take(leases.device_lock(tmp_path, "cpu"))
+    assert held is not None
+    assert worker_on(folder) == BUSY
+    assert folder.read_record().state is RunState.QUEUED
+    assert not folder.claim_file.exists()
+    held.release()
+    assert worker_on(folder) == 0
+
+
+def test_two_managers_that_start_two_runs_on_one_device_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees only the run that it is about to start, which is what both see when they look at the same moment."""
+    monkeypatch.setattr(jobs, "_TICK_S", 1000.0)
+    managers = JobManager(tmp_path), JobManager(tmp_path)
+    folders = stored(tmp_path, 1), stored(tmp_path, 2)
+    try:
+        for manager, folder in zip(managers, folders, strict=True):
+            manager._spawn(folder.read_record())
+        end = time.monotonic() + WAIT_S
+        while any(folder.read_record().state.active for folder in folders):
+            assert time.monotonic() < end, "did not end in time"
+            time.sleep(0.05)
+            for manager in managers:
+                manager.poll()
+    finally:
+        for manager in managers:
+            manager.close()
+    early, late = sorted((folder.read_record() for folder in folders), key=lambda record: record.started_s or 0)
+    assert (early.state, late.state) == (RunState.DONE, RunState.DONE)
+    assert early.finished_s is not None
+    assert late.started_s is not None
+    assert early.finished_s <= late.started_s
+
+
+def test_a_device_is_free_again_after_its_job_was_killed(idle: JobManager, tmp_path: Path) -> None:
+    first, second = stored(tmp_path, 1, spec={**asdict(SPEC), "preset": "long"}), stored(tmp_path, 2)
+    idle.poll()
+    worker = idle._workers[first.path.name]
+    end = time.monotonic() + WAIT_S
+    while first.read_record().state is RunState.QUEUED:
+        assert time.monotonic() < end, "did not start in time"
+        time.sleep(0.02)
+    assert leases.is_held(leases.device_lock(tmp_path, "cpu"))
+    assert leases.is_held(first.worker_lock)
+    worker.kill()
+    worker.wait()
+    assert not leases.is_held(leases.device_lock(tmp_path, "cpu"))
+    idle.poll()
+    assert first.read_record().state is RunState.INTERRUPTED
+    assert second.path.name in idle._workers
+
+
+def test_a_worker_of_another_host_is_known_by_its_lock(idle: JobManager, tmp_path: Path) -> None:
+    folder = stored(tmp_path, state=RunState.RUNNING, host="node-7", pid=1 << 22, pid_started_s=5.0)
+    held = leases.take(folder.worker_lock)
+    assert held is not None
+    idle.poll()
+    assert folder.read_record().state is RunState.RUNNING
+    idle.kill(folder.path.name)
+    held.release()
+    idle.poll()
+    assert folder.read_record().state is RunState.INTERRUPTED
+
+
+def test_a_killed_campaign_says_how_many_runs_it_finished(idle: JobManager, tmp_path: Path) -> None:
+    folder = stored(tmp_path, **gone(), kind="campaign")
+    (folder.path / "campaign.jsonl").write_text('{"a": 1}\n{"b": 2}\n{"c"')
+    idle.poll()
+    record = folder.read_record()
+    assert record.verdict is Verdict.PARTIAL
+    assert "Interrupted after 2 runs" in record.sentence
+
+
+def test_runs_of_a_version_without_a_list_of_active_ones_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_TICK_S", 1000.0)
+    stored(tmp_path, 1, state=RunState.DONE)
+    running = stored(tmp_path, 2, **own())
+    shutil.rmtree(tmp_path / lifecycle.ACTIVE_FOLDER)
+    manager = JobManager(tmp_path)
+    manager.close()
+    assert [status.record.id for status in manager.active()] == [running.path.name]
+    assert [path.name for path in (tmp_path / lifecycle.ACTIVE_FOLDER).iterdir()] == [running.path.name]
 
 
 def test_a_stop_of_a_queued_run_wins_over_a_worker_that_is_still_loading(idle: JobManager, tmp_path: Path) -> None:
@@ -151,13 +238,13 @@ def test_a_pid_that_was_given_out_again_is_no_worker(idle: JobManager, tmp_path:
 
 def test_a_result_written_at_the_last_moment_is_not_overwritten(idle: JobManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stored(tmp_path, **gone())
-    alive = jobs._alive
+    alive = lifecycle._alive
 
-    def finishes_first(record: RunRecord) -> bool:
+    def finishes_first(folder: RunFolder, record: RunRecord) -> bool:
         folder.update_record(state=RunState.DONE, verdict=Verdict.PASS)
-        return alive(record)
+        return alive(folder, record)
 
-    monkeypatch.setattr(jobs, "_alive", finishes_first)
+    monkeypatch.setattr(lifecycle, "_alive", finishes_first)
     idle.poll()
     assert folder.read_record().state is RunState.DONE
 

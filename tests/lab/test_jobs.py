@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from kvcanary.errors import ConfigError, JobError, StoreError
-from kvcanary.lab import jobs
+from kvcanary.lab import lifecycle
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.database import Store
@@ -103,7 +103,7 @@ def test_a_killed_worker_is_noticed_and_what_it_measured_is_kept(manager: JobMan
 
 
 def test_a_worker_that_does_not_react_to_stop_is_ended(manager: JobManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_STOP_GRACE_S", 0.5)
+    monkeypatch.setattr(lifecycle, "_STOP_GRACE_S", 0.5)
     run_id = manager.start(LONG)
     wait_for(lambda: manager.status(run_id).record.pid)
     pid = manager.status(run_id).record.pid
