@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import fault_lab_view, shell
+from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_view, shell
 
 shell.require_frame()
 st.title("Fault lab", anchor=False)
-fault_lab_view.controls()
-fault_lab_view.result()
+record = chosen_run.choose("campaign")
+if not fault_lab_view.replay_view(record):
+    fault_lab_controls.draw()
+    fault_lab_view.result(record)

@@ -3,79 +3,160 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import ThemeName, faint, ink, pick, style
-from kvcanary.lab.campaign import CellSummary
+from kvcanary.faults.catalogue import find
+from kvcanary.faults.targets import Target, target
+from kvcanary.lab.campaign import CellSummary, Fault
+from kvcanary.lab.frontier import ConfigCost
+from kvcanary.units import format_fraction, format_seconds
 
-# Rate below the bound -> ground; lightness falls with the rate, so that the order also shows in greyscale.
-_RATES: tuple[tuple[float, tuple[str, str]], ...] = (
-    (0.5, ("#f3d9a0", "#6b5312")),
-    (0.9, ("#bcd9ee", "#1f4f78")),
-    (1.01, ("#7db4dd", "#2c6ea6")),
+# Rate below the bound -> ground and legend; lightness falls with the rate, so that the order also shows in greyscale.
+_RATES: tuple[tuple[float, tuple[str, str], str], ...] = (
+    (0.5, ("#dbeaf6", "#1c3a54"), "found below half"),
+    (0.995, ("#a9cfea", "#235a8a"), "found mostly"),
+    (1.01, ("#6aa9d8", "#3180c0"), "found always"),
 )
-_MISSED, _OUT_OF_REACH, _NOT_RUN = ("#f0a48c", "#8f3315"), ("#e8eaee", "#272c35"), ("#ffffff", "#15191f")
+_MISSED, _OUT_OF_REACH, _NOT_RUN = ("#f0a48c", "#a23a17"), ("#e8eaee", "#272c35"), ("rgba(0,0,0,0)", "rgba(0,0,0,0)")
+_TALL, _LOW, _MANY_ROWS = 25, 19, 24
+_HEADING = 1.15
 
 
-def matrix(cells: Sequence[CellSummary], theme: ThemeName) -> go.Figure:
-    """Faults down, configurations across; customdata of each bar is kind, variant, configuration."""
-    configs = list(dict.fromkeys(cell.config for cell in cells))
+@dataclass(frozen=True, slots=True)
+class MatrixRows:
+    """Faults from top to bottom: (fault, place) of each row and (heading, place) of each group; height is the place behind the last."""
+
+    faults: tuple[tuple[Fault, float], ...]
+    headings: tuple[tuple[str, float], ...]
+    height: float
+
+
+def matrix_rows(faults: Sequence[Fault]) -> MatrixRows:
+    """The rows of a matrix, grouped by what is hit; inside a group the order of the catalogue stays."""
+    rows: list[tuple[Fault, float]] = []
+    headings: list[tuple[str, float]] = []
+    place = 0.0
+    for group in Target:
+        mine = [fault for fault in faults if target(*fault) is group]
+        if mine:
+            headings.append((str(group), place))
+            rows += [(fault, place + _HEADING + index) for index, fault in enumerate(mine)]
+            place += _HEADING + len(mine)
+    return MatrixRows(tuple(rows), tuple(headings), place)
+
+
+def matrix(cells: Sequence[CellSummary], costs: Sequence[ConfigCost], theme: ThemeName) -> go.Figure:
+    """Faults down, grouped by what is hit; configurations across in the order of costs, with their price. customdata of a bar begins with
+    kind, variant and configuration."""
+    rows = matrix_rows(list(dict.fromkeys((cell.kind, cell.variant) for cell in cells)))
+    place_of = dict(rows.faults)
     figure = go.Figure()
-    for number, config in enumerate(configs):
-        column = [cell for cell in cells if cell.config == config]
-        hatched = ["/" if cell.outcome == "out of reach" else "" for cell in column]
-        figure.add_trace(
-            go.Bar(
-                y=[f"{cell.kind}.{cell.variant}" for cell in column],
-                x=[1] * len(column),
-                base=number,
-                orientation="h",
-                text=[cell.outcome for cell in column],
-                customdata=[
-                    [cell.kind, cell.variant, cell.config, cell.reason or f"{cell.detected} of {cell.injected}"] for cell in column
-                ],
-                marker={
-                    "color": [_ground(cell, theme) for cell in column],
-                    "pattern": {
-                        "shape": hatched,
-                        "size": 9,
-                        "solidity": 0.12,
-                        "fgopacity": 0.45,
-                        "fgcolor": ink(theme),
-                        "fillmode": "overlay",
-                    },
-                    "line": {"color": faint(theme), "width": 1},
-                },
-                selected={"marker": {"opacity": 1}},
-                unselected={"marker": {"opacity": 1}, "textfont": {"color": ink(theme)}},
-                textposition="inside",
-                insidetextanchor="middle",
-                insidetextfont={"size": 11, "color": ink(theme)},
-                hovertemplate="%{y}<br>%{customdata[2]}: %{text}<br>%{customdata[3]}<extra></extra>",
-                showlegend=False,
-            )
-        )
-    rows = len({(cell.kind, cell.variant) for cell in cells})
-    style(figure, theme, height=90 + 26 * rows)
+    for number, cost in enumerate(costs):
+        column = [cell for cell in cells if cell.config == cost.config]
+        figure.add_trace(_column(column, number, [place_of[cell.kind, cell.variant] for cell in column], theme))
+    _legend(figure, cells, theme)
+    for heading, place in rows.headings:
+        figure.add_annotation(
+            x=0, xref="paper", y=place + 0.15, text=f"<b>{heading}</b>", showarrow=False, xanchor="left", yanchor="middle",
+            font={"size": 12, "color": ink(theme)},
+        )  # fmt: skip
+    style(figure, theme, height=round(118 + (_TALL if len(rows.faults) <= _MANY_ROWS else _LOW) * rows.height))
     figure.update_xaxes(
-        tickvals=[n + 0.5 for n in range(len(configs))], ticktext=[c.replace(", sweep", ",<br>sweep") for c in configs], side="top"
+        tickvals=[number + 0.5 for number in range(len(costs))],
+        ticktext=[_column_head(cost) for cost in costs],
+        side="top",
+        showgrid=False,
+        range=[0, max(1, len(costs))],
+        tickfont={"size": 12},
     )
-    figure.update_xaxes(showgrid=False, range=[0, len(configs)])
-    figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_layout(barmode="overlay", bargap=0.08, clickmode="event+select", margin={"t": 60})
+    figure.update_yaxes(
+        range=[rows.height - 0.35, -0.45],
+        tickvals=[place for _, place in rows.faults],
+        ticktext=[f"{kind} · {variant}" for (kind, variant), _ in rows.faults],
+        showgrid=False,
+        tickfont={"size": 12 if len(rows.faults) <= _MANY_ROWS else 11},
+    )
+    figure.update_layout(
+        barmode="overlay",
+        bargap=0,
+        clickmode="event+select",
+        margin={"t": 8, "b": 40},
+        legend={"y": -0.005, "yanchor": "top", "font": {"size": 12}, "itemclick": False, "itemdoubleclick": False},
+    )
     return figure
 
 
+def _column_head(cost: ConfigCost) -> str:
+    name = cost.config.replace(", sweep", ",<br>sweep").replace(", token", ",<br>token", 1)
+    return f"<b>{name}</b><br>{format_seconds(cost.canary_s_per_step)} a step"
+
+
+def _column(column: Sequence[CellSummary], number: int, places: list[float], theme: ThemeName) -> go.Bar:
+    return go.Bar(
+        y=places,
+        x=[0.97] * len(column),
+        base=number + 0.015,
+        width=0.88,
+        orientation="h",
+        text=[cell.outcome for cell in column],
+        customdata=[[cell.kind, cell.variant, cell.config, _what(cell), _detail(cell)] for cell in column],
+        marker={
+            "color": [_ground(cell, theme) for cell in column],
+            "pattern": _pattern(["/" if cell.outcome == "out of reach" else "" for cell in column], theme),
+            "line": {"color": faint(theme), "width": 1},
+        },
+        selected={"marker": {"opacity": 1}},
+        unselected={"marker": {"opacity": 1}, "textfont": {"color": ink(theme)}},
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        insidetextfont={"size": 12, "color": ink(theme)},
+        constraintext="none",
+        hovertemplate="<b>%{customdata[0]} · %{customdata[1]}</b><br>%{customdata[3]}<br>%{customdata[2]}: %{text}<br>%{customdata[4]}"
+        "<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _pattern(shapes: list[str] | str, theme: ThemeName) -> dict[str, object]:
+    return {"shape": shapes, "size": 7, "solidity": 0.15, "fgopacity": 0.4, "fgcolor": ink(theme), "fillmode": "overlay"}
+
+
+def _what(cell: CellSummary) -> str:
+    return find(cell.kind, cell.variant).what
+
+
+def _detail(cell: CellSummary) -> str:
+    if cell.outcome == "out of reach":
+        return cell.reason
+    if cell.rate is None:
+        return "no run has injected it yet"
+    soon = "" if cell.latency_p50 is None else f", after {cell.latency_p50:g} steps at the median"
+    return f"{cell.detected} of {cell.injected} reported{soon}"
+
+
+def _legend(figure: go.Figure, cells: Sequence[CellSummary], theme: ThemeName) -> None:
+    grounds = {_ground(cell, theme) for cell in cells}
+    looks = [(pick(pair, theme), name, "") for _, pair, name in reversed(_RATES)]
+    looks += [(pick(_MISSED, theme), "missed", ""), (pick(_OUT_OF_REACH, theme), "out of reach: no check here can see it", "/")]
+    looks.append((pick(_NOT_RUN, theme), "not injected", ""))
+    for color, name, shape in looks:
+        if color in grounds:
+            marker = {"color": color, "pattern": _pattern(shape, theme), "line": {"color": faint(theme), "width": 1}}
+            figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker=marker, orientation="h", hoverinfo="skip"))
+
+
 def _ground(cell: CellSummary, theme: ThemeName) -> str:
-    text = cell.outcome
-    if text == "out of reach":
+    if cell.outcome == "out of reach":
         return pick(_OUT_OF_REACH, theme)
     if cell.rate is None:
         return pick(_NOT_RUN, theme)
     if not cell.detected:
         return pick(_MISSED, theme)
-    return next(pick(colors, theme) for bound, colors in _RATES if cell.rate < bound)
+    return next(pick(colors, theme) for bound, colors, _ in _RATES if cell.rate < bound)
 
 
 def matrix_summary(cells: Sequence[CellSummary]) -> str:
@@ -84,5 +165,10 @@ def matrix_summary(cells: Sequence[CellSummary]) -> str:
     missed, blind, idle = texts.count("missed"), texts.count("out of reach"), texts.count("no victim")
     return (
         f"{len(cells)} cells: {len(cells) - missed - blind - idle} detected at least once, {missed} missed, {blind} out of reach, "
-        f"{idle} without a victim."
+        f"{idle} not injected."
     )
+
+
+def overall_line(costs: Sequence[ConfigCost]) -> str:
+    """The share that each configuration finds of all that was injected, cheapest first."""
+    return "; ".join(f"{cost.config} {format_fraction(cost.rate)}" for cost in costs if cost.injected)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvcanary.config.settings import flag_text
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.lab.campaign import CampaignPlan, CampaignRun, CellSummary
 from kvcanary.layout import RealKvHashMode
@@ -32,6 +33,15 @@ class ConfigCost:
     def rate(self) -> float:
         """Share of injected faults that were reported; 0 where nothing was injected."""
         return self.detected / self.injected if self.injected else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyCurve:
+    """shares[n]: part of the injected faults that were reported at most n steps after the fault."""
+
+    config: str
+    injected: int
+    shares: tuple[float, ...]
 
 
 def config_costs(plan: CampaignPlan, runs: Iterable[CampaignRun]) -> list[ConfigCost]:
@@ -67,13 +77,48 @@ def _with_frontier(row: ConfigCost, rows: Sequence[ConfigCost]) -> ConfigCost:
     return ConfigCost(**{**values, "on_frontier": not any(beats(other) for other in rows)})
 
 
-def launch_words(config: CanaryConfig) -> str:
-    """The configuration as SGLang's launch flags, and in words what has no launch flag."""
-    parts = ["--kv-canary log"]
+def by_cost(costs: Sequence[ConfigCost]) -> list[ConfigCost]:
+    """Cheapest first, by measured seconds."""
+    return sorted(costs, key=lambda row: row.canary_s_per_step)
+
+
+def best_cost(plan: CampaignPlan, costs: Sequence[ConfigCost]) -> ConfigCost | None:
+    """What finds most, of equals the cheapest; what SGLang itself can be started with comes before strict. None without an injection."""
+    tried = [row for row in costs if row.injected]
+    own = [row for row in tried if not plan.configs[row.config].strict] or tried
+    return min(own, key=lambda row: (-row.rate, row.canary_s_per_step), default=None)
+
+
+def latency_curves(plan: CampaignPlan, runs: Iterable[CampaignRun], configs: Sequence[str]) -> list[LatencyCurve]:
+    """One curve per configuration of `configs`, in that order, over the steps that a run goes on after its fault."""
+    injected: dict[str, list[int | None]] = {name: [] for name in configs}
+    for run in runs:
+        if run.changed and run.key[2] in injected:
+            injected[run.key[2]].append(run.latency_steps)
+    curves = []
+    for name, latencies in injected.items():
+        within = [sum(found is not None and found <= step for found in latencies) for step in range(plan.steps_after + 1)]
+        curves.append(LatencyCurve(name, len(latencies), tuple(count / max(1, len(latencies)) for count in within)))
+    return curves
+
+
+def launch_settings(config: CanaryConfig) -> str:
+    """The configuration as SGLang takes it: environment assignments, then flags. Strict checks have neither."""
+    switches = {name: getattr(config, name) for name in ("verify_v_half", "verify_token_assert", "write_input_assert")}
+    environment = [flag_text(name, True) for name, on in switches.items() if on]
+    if config.write_input_assert:
+        environment.append("SGLANG_KV_CANARY_ENABLE_TOKEN_ORACLE=1")
+    flags = [flag_text("mode", "log")]
     if config.real_data is not RealKvHashMode.NONE:
-        parts.append(f"--kv-canary-real-data {config.real_data.name.lower()}")
+        flags.append(flag_text("real_data", config.real_data.name.lower()))
     if config.sweep_interval:
-        parts.append(f"--kv-canary-sweep-interval {config.sweep_interval}")
+        flags.append(flag_text("sweep_interval", config.sweep_interval))
+    return " ".join((*environment, *flags))
+
+
+def launch_words(config: CanaryConfig) -> str:
+    """The configuration as launch flags, and in words what is set by the environment or not by SGLang at all."""
+    flags = launch_settings(replace(config, verify_v_half=False, verify_token_assert=False, write_input_assert=False))
     extra = [
         words
         for on, words in (
@@ -84,21 +129,28 @@ def launch_words(config: CanaryConfig) -> str:
         )
         if on
     ]
-    return " ".join(parts) + (f" with {', '.join(extra)}" if extra else "")
+    return flags + (f" with {', '.join(extra)}" if extra else "")
 
 
 def sentence(plan: CampaignPlan, costs: Sequence[ConfigCost], cells: Iterable[CellSummary]) -> str:
-    """Which configuration finds most, how soon, at what price, and what it can never see; says so when nothing was injected."""
-    tried = [row for row in costs if row.injected]
-    if not tried:
+    """What SGLang's best configuration finds, and what strict checks would add; says so when nothing was injected."""
+    best, listed = best_cost(plan, costs), list(cells)
+    if best is None:
         return "No fault of this campaign found a victim, so there is nothing to compare."
-    best = min(tried, key=lambda row: (-row.rate, row.canary_s_per_step))
-    blind = sorted({f"{cell.kind}.{cell.variant}" for cell in cells if cell.config == best.config and not cell.visible})
-    soon = "in the step of the fault" if not best.latency_p90 else f"within {best.latency_p90:g} steps"
-    within = f", nine in ten of them {soon}," if best.detected else ""
+    better = [row for row in costs if plan.configs[row.config].strict and row.rate > best.rate]
+    added = f" With kvcanary's strict checks it would be {format_fraction(better[0].rate)}." if better else ""
+    return answer(plan, best, listed) + added
+
+
+def answer(plan: CampaignPlan, row: ConfigCost, cells: Iterable[CellSummary]) -> str:
+    """One configuration in a sentence: what it finds, how soon, at what price, and what it can never see."""
+    blind = [f"{cell.kind}.{cell.variant}" for cell in cells if cell.config == row.config and not cell.visible]
+    soon = "in the step of the fault" if not row.latency_p90 else f"within {row.latency_p90:g} steps"
+    within = f", nine in ten of them {soon}," if row.detected else ""
     never = f"it can never see {len(blind)} of the {len(plan.faults)} faults" if blind else "no fault is out of its reach"
     named = f": {', '.join(blind[:4])}{' and others' if len(blind) > 4 else ''}" if blind else ""
     return (
-        f"For these faults, {launch_words(plan.configs[best.config])} finds {format_fraction(best.rate)} of {best.injected} "
-        f"injected{within} at {format_seconds(best.canary_s_per_step)} of canary per step; {never}{named}."
+        f"For these faults, {launch_words(plan.configs[row.config])} finds {format_fraction(row.rate)} of {row.injected} injected{within} "
+        f"at {format_seconds(row.canary_s_per_step)} of canary per step, {format_fraction(row.canary_s_per_step / plan.options.step_s)} of a "
+        f"step of {format_seconds(plan.options.step_s)}; {never}{named}."
     )

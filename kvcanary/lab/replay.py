@@ -1,7 +1,8 @@
-"""One run of a campaign again, step by step: the pool after each forward, and the reports as SGLang prints them."""
+"""One run of a campaign again, step by step: what each pool held after each forward, what belonged there, and what was reported."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -9,43 +10,128 @@ import numpy as np
 import numpy.typing as npt
 
 from kvcanary import layout
+from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.injectors import FaultRecord, Injector
-from kvcanary.faults.memory import Group
-from kvcanary.kernels.types import Backend
+from kvcanary.faults.memory import Group, GroupMemory, Strip
+from kvcanary.faults.ops import FaultOp, OpKind
+from kvcanary.kernels.types import Backend, VerifyPlan
 from kvcanary.lab.campaign import CampaignPlan, RunKey, serving_options, sweep_due
 from kvcanary.lab.executors import CanaryExecutor, StepReport
+from kvcanary.lab.truth import Truth
+from kvcanary.lab.violation_text import violation_line as violation_line
+from kvcanary.lab.violation_text import violation_text
 from kvcanary.layout import LaunchTag, SlotStatus
 from kvcanary.serving.engine import OWNER_FREE, OWNER_PADDING, ServingEngine
-from kvcanary.serving.pool import Int64Array
+from kvcanary.serving.kv_bytes import UInt8Array
+from kvcanary.serving.pool import EMPTY, Int64Array
 from kvcanary.serving.radix_cache import SweepEntries
 from kvcanary.serving.step import Step
 from kvcanary.serving.workload import synthetic
 
+# These break a table that one forward reads, and no slot: the mark goes as soon as nobody reads the broken cell.
+_TABLE_KINDS = frozenset({OpKind.SET_TABLE, OpKind.SET_MAPPING})
+# These name a request's token and not a slot.
+_TOKEN_KINDS = frozenset({OpKind.SKIP_BYTES, OpKind.SWAP_TOKEN, OpKind.SHIFT_POSITION, OpKind.REDIRECT_WRITE, OpKind.REDIRECT_BYTES})
+_GOES_ELSEWHERE = frozenset({OpKind.SET_TABLE, OpKind.REDIRECT_WRITE, OpKind.REDIRECT_BYTES})
+_SWEPT_BY_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """What a launch verifies, int64 [n] each, as the forward read it, damaged cells included.
+
+    rids is -1 for a sweep, prev_slots -1 at a chain head, expected_tokens -1 where no token is expected.
+    """
+
+    rids: Int64Array
+    positions: Int64Array
+    slots: Int64Array
+    prev_slots: Int64Array
+    expected_tokens: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PoolView:
+    """One buffer group after a forward, in its own slot numbers.
+
+    status: uint8 [num_slots], layout.SlotStatus. owners: int64 [num_slots] as ServingEngine.owners. injected, reported: slots that are
+    damaged on purpose or read through a damaged cell, and slots of this step's reports, int64 [m]. records: int64 [num_slots, 4] per
+    canary buffer. kv: uint8 [num_slots, row_bytes] per strip; hashed: the strips that a buffer's real-KV hash covers. entries: HEAD and
+    TAIL; swept: SWEEP, empty where none was due; written: this forward's tokens, where the engine meant them to go.
+    """
+
+    status: UInt8Array
+    owners: Int64Array
+    injected: Int64Array
+    reported: Int64Array
+    records: Mapping[str, Int64Array]
+    kv: Mapping[Strip, UInt8Array]
+    hashed: Mapping[str, tuple[Strip, ...]]
+    truth: Truth
+    entries: Entries
+    swept: Entries
+    written: Entries
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReplayFrame:
-    """One forward. status: uint8 [num_slots] of the full pool, layout.SlotStatus; a window pool has no place on it.
+    """One forward. changed: units that the fault changed here. freed: slots that were in use after the forward before and no longer are.
 
-    changed: units that the fault changed here. reports: one line per ring row as SGLang prints it. strict_reports: what only kvcanary's
-    strict checks say.
+    rows: int64 [n, 8], what the ring kept of this step; total: violations counted so far. zero_cells: strict reports, (request, position).
+    events: how often each kind of event happened before the forward.
     """
 
     index: int
+    mode: str
     requests: int
     tokens: int
     verified: int
     changed: int
-    status: npt.NDArray[np.uint8]
-    reports: tuple[str, ...]
-    strict_reports: tuple[str, ...]
+    freed: int
+    rows: Int64Array
+    total: int
+    overflow: bool
+    zero_cells: tuple[tuple[int, int], ...]
+    events: Mapping[str, int]
+    pools: Mapping[Group, PoolView]
+
+    @property
+    def report_count(self) -> int:
+        """Ring rows and strict reports of this step."""
+        return len(self.rows) + len(self.zero_cells)
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The first line of each ring row as SGLang prints it."""
+        return tuple(violation_line(row.tolist()) for row in self.rows)
+
+    @property
+    def report_texts(self) -> tuple[str, ...]:
+        """Each ring row whole, as SGLang prints it when it looks at the ring after this step."""
+        return tuple(violation_text(row.tolist(), total=self.total, ring_overflow=self.overflow, step=self.index) for row in self.rows)
+
+    @property
+    def strict_reports(self) -> tuple[str, ...]:
+        """What only kvcanary's strict checks say."""
+        return tuple(f"request {rid}, position {position}: the cell points at slot 0" for rid, position in self.zero_cells)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replay:
-    """All frames of a run in order; record is None when the fault found no victim."""
+    """All frames of a run in order; record is None when the fault found no victim. group: the pool that the fault is about."""
 
+    key: RunKey
+    config: CanaryConfig
     record: FaultRecord | None
+    group: Group
     frames: tuple[ReplayFrame, ...]
+
+    @property
+    def first_report(self) -> int | None:
+        """Step of the first report at or after the fault."""
+        if self.record is None:
+            return None
+        return next((frame.index for frame in self.frames if frame.index >= self.record.step and frame.report_count), None)
 
 
 def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
@@ -54,55 +140,176 @@ def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
     config, options = plan.configs[config_name], serving_options(plan, kind, seed)
     engine = ServingEngine(options, synthetic(replace(plan.mix, seed=seed), options.vocab_size))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
-    frames = []
+    camera = _Camera(executor)
     for step in engine.steps():
         injector.offer(engine, step)
         record = injector.record
         if record is not None and step.index > record.step + plan.steps_after:
             break
         sweep = sweep_due(engine, config, step.index)
-        report = executor.run(step, record.ops if record else (), sweep)
-        frames.append(_frame(step, report, record, engine.owners(), sweep))
-    return Replay(record=injector.record, frames=tuple(frames))
+        camera.take(step, executor.run(step, record.ops if record else (), sweep), record, engine.owners(), sweep)
+    return Replay(key=key, config=config, record=injector.record, group=_group_of(injector.record), frames=tuple(camera.frames))
 
 
-def violation_line(row: Int64Array) -> str:
-    """A ring row, int64 [8] in the order of layout.RING_FIELDS, as SGLang prints it."""
-    tag, slot, position, token, expected, stored, aux, bits = (int(value) for value in row)
-    return (
-        f"kv_canary violation: launch_tag={LaunchTag(tag).name} fail_reason={'+'.join(layout.reason_labels(bits)) or 'none'} "
-        f"slot_idx={slot} position={position} stored_token={token} expected_token={expected} "
-        f"stored_chain_hash=0x{layout.to_unsigned(stored):016x} expected_aux=0x{layout.to_unsigned(aux):016x}"
+def _group_of(record: FaultRecord | None) -> Group:
+    windowed = record is not None and any(op.group is Group.SWA or op.kind is OpKind.SET_MAPPING for op in record.ops)
+    return Group.SWA if windowed else Group.FULL
+
+
+class _Camera:
+    """Takes a frame of each forward, and remembers what a single one does not show: the right contents, and which damage still stands."""
+
+    def __init__(self, executor: CanaryExecutor) -> None:
+        self.frames: list[ReplayFrame] = []
+        self._executor = executor
+        self._truth = Truth.empty(executor.memories[Group.FULL].num_slots)
+        self._damaged: dict[Group, set[int]] = {group: set() for group in executor.memories}
+        self._owners: Int64Array | None = None
+        self._total = 0
+
+    def take(
+        self, step: Step, report: StepReport, record: FaultRecord | None, owners: Int64Array, sweep: Mapping[Group, SweepEntries] | None
+    ) -> None:
+        """The frame of a forward that has run and is not completed yet."""
+        self._truth.follow(step)
+        self._total += report.violations
+        freed = 0 if self._owners is None else int(((self._owners != OWNER_FREE) & (owners == OWNER_FREE)).sum())
+        self._owners = owners
+        struck = self._struck(step, report, record)
+        self.frames.append(
+            ReplayFrame(
+                index=step.index,
+                mode=str(step.mode),
+                requests=step.num_real_rows,
+                tokens=len(step.tokens),
+                verified=report.verified,
+                changed=sum(report.changed.values()),
+                freed=freed,
+                rows=report.rows,
+                total=self._total,
+                overflow=self._total > self._executor.config.ring_capacity,
+                zero_cells=report.zero_cells,
+                events=dict(Counter(str(event.kind) for event in step.events)),
+                pools={
+                    group: self._pool(group, memory, step, report, owners, sweep, struck[group])
+                    for group, memory in self._executor.memories.items()
+                },
+            )
+        )
+
+    def _struck(self, step: Step, report: StepReport, record: FaultRecord | None) -> dict[Group, set[int]]:
+        """Slots to mark: damage that no later forward has written over, and cells that this forward reads through."""
+        for group, slots in self._damaged.items():
+            slots.difference_update(_in_group(group, step, step.out_slots).tolist())
+        passing: dict[Group, set[int]] = {group: set() for group in self._damaged}
+        for index, units in report.changed.items():
+            if units and record is not None:
+                op = record.ops[index]
+                marks = passing if op.kind in _TABLE_KINDS else self._damaged
+                for group, slot in _slots_of(op, step, tuple(self._damaged)):
+                    marks[group].add(slot)
+        return {group: slots | passing[group] for group, slots in self._damaged.items()}
+
+    def _pool(
+        self,
+        group: Group,
+        memory: GroupMemory,
+        step: Step,
+        report: StepReport,
+        owners: Int64Array,
+        sweep: Mapping[Group, SweepEntries] | None,
+        struck: set[int],
+    ) -> PoolView:
+        if group is Group.FULL or step.full_to_swa is None:
+            truth, mine = self._truth.copy(), owners
+        else:
+            truth = self._truth.translated(step.full_to_swa, memory.num_slots)
+            mine = _window_owners(step.full_to_swa, owners, memory.num_slots)
+        entries = _entries(step, self._executor.verify_plans[group], step.window if group is Group.SWA else 0)
+        swept = _swept(group, step, sweep)
+        reported = np.unique(np.array([row[1] for row in report.rows.tolist() if _is_in(group, row[0])], dtype=np.int64))
+        injected = np.array(sorted(slot for slot in struck if mine[slot] != OWNER_FREE), dtype=np.int64)
+        status = np.full(memory.num_slots, SlotStatus.SKIPPED, dtype=np.uint8)
+        status[mine == OWNER_FREE] = SlotStatus.FREE
+        for looked_at in (entries, swept):
+            status[looked_at.slots[looked_at.slots > layout.PADDING_SLOT]] = SlotStatus.CLEAN
+        status[mine == OWNER_PADDING] = SlotStatus.RESERVED
+        status[injected], status[reported] = SlotStatus.INJECTED, SlotStatus.CORRUPTED
+        return PoolView(
+            status=status,
+            owners=mine,
+            injected=injected,
+            reported=reported,
+            records={name: buffer.view("<i8").astype(np.int64) for name, buffer in memory.stamps.items()},
+            kv={strip: rows.copy() for strip, rows in memory.kv.items()},
+            hashed=memory.hashed,
+            truth=truth,
+            entries=entries,
+            swept=swept,
+            written=_written(group, step, truth),
+        )
+
+
+def _slots_of(op: FaultOp, step: Step, groups: tuple[Group, ...]) -> list[tuple[Group, int]]:
+    """The slots that an operation is about, in every group's own numbers."""
+    if op.kind not in _TOKEN_KINDS and op.kind not in _TABLE_KINDS:
+        return [(op.group, op.slot)]
+    full = [op.slot] if op.kind in _GOES_ELSEWHERE or op.kind is OpKind.SET_MAPPING else []
+    places = np.flatnonzero(step.rids == op.rid)
+    if places.size and op.kind is not OpKind.SET_MAPPING:
+        full.append(int(step.req_to_token[step.req_pool_indices[places[0]], op.position]))
+    found = []
+    for group in groups:
+        found += [(group, slot) for slot in _in_group(group, step, np.array(full, dtype=np.int64)).tolist() if slot >= 0]
+    return found
+
+
+def _in_group(group: Group, step: Step, slots: Int64Array) -> Int64Array:
+    """Full slots int64 [n] in a group's own numbers, as the engine means them."""
+    return slots if group is Group.FULL or step.full_to_swa is None else step.full_to_swa[slots]
+
+
+def _is_in(group: Group, tag: int) -> bool:
+    return LaunchTag(tag).name.endswith(f"_{group.name}")
+
+
+def _window_owners(full_to_swa: Int64Array, owners: Int64Array, num_slots: int) -> Int64Array:
+    mine = np.full(num_slots, OWNER_FREE, dtype=np.int64)
+    full = np.flatnonzero(full_to_swa[: len(owners)] > 0)
+    mine[full_to_swa[full]] = owners[full]
+    mine[: int((owners == OWNER_PADDING).sum())] = OWNER_PADDING
+    return mine
+
+
+def _entries(step: Step, plan: VerifyPlan, window: int) -> Entries:
+    """The active entries of a plan with the request that each belongs to: requests in batch order, positions ascending."""
+    real = step.req_pool_indices != layout.PADDING_ROW
+    counts = step.prefix_lens[real]
+    counts = np.minimum(counts, window) if window else counts
+    active = int(plan.num_valid.item()) if plan.enable.item() else 0
+    columns = (plan.expected_positions, plan.slot_indices, plan.prev_slot_indices, plan.expected_tokens)
+    copied: list[npt.NDArray[np.int64]] = [column[:active].numpy().astype(np.int64) for column in columns]
+    return Entries(np.repeat(step.rids[real], counts)[:active], *copied)
+
+
+def _written(group: Group, step: Step, truth: Truth) -> Entries:
+    real = step.req_pool_indices != layout.PADDING_ROW
+    slots = _in_group(group, step, step.out_slots)
+    return Entries(
+        np.repeat(step.rids[real], step.extend_seq_lens[real]), step.positions.copy(), slots, truth.prev_slots[slots], step.tokens.copy()
     )
 
 
-def _frame(
-    step: Step, report: StepReport, record: FaultRecord | None, owners: Int64Array, sweep: Mapping[Group, SweepEntries] | None
-) -> ReplayFrame:
-    status = np.full(len(owners), SlotStatus.SKIPPED, dtype=np.uint8)
-    status[owners == OWNER_FREE] = SlotStatus.FREE
-    looked_at = [
-        step.req_to_token[row, :prefix].astype(np.int64)
-        for row, prefix in zip(step.req_pool_indices.tolist(), step.prefix_lens.tolist(), strict=True)
-        if row != layout.PADDING_ROW
-    ]
-    if sweep is not None:
-        looked_at.append(sweep[Group.FULL].slots)
-    for slots in looked_at:
-        status[slots] = SlotStatus.CLEAN
-    status[owners == OWNER_PADDING] = SlotStatus.RESERVED
-    if record is not None:
-        hit = [op.slot for op in record.ops if op.group is Group.FULL and 0 <= op.slot < len(owners)]
-        status[hit] = SlotStatus.INJECTED
-    flagged = [int(row[1]) for row in report.rows if LaunchTag(int(row[0])).name.endswith("_FULL")]
-    status[flagged] = SlotStatus.CORRUPTED
-    return ReplayFrame(
-        index=step.index,
-        requests=step.num_real_rows,
-        tokens=len(step.tokens),
-        verified=report.verified,
-        changed=sum(report.changed.values()),
-        status=status,
-        reports=tuple(violation_line(row) for row in report.rows),
-        strict_reports=tuple(f"request {rid}, position {position}: the cell points at slot 0" for rid, position in report.zero_cells),
+def _swept(group: Group, step: Step, sweep: Mapping[Group, SweepEntries] | None) -> Entries:
+    found = None if sweep is None else sweep.get(group)
+    if found is None:
+        return Entries(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+    count = len(found.slots)
+    slots, before = (_in_group(group, step, values) for values in (found.slots, np.maximum(found.prev_slots, 0)))
+    return Entries(
+        np.full(count, _SWEPT_BY_NOBODY, dtype=np.int64),
+        found.positions,
+        slots,
+        np.where(found.prev_slots < 0, found.prev_slots, before),
+        np.full(count, layout.NO_EXPECTED_TOKEN, dtype=np.int64),
     )

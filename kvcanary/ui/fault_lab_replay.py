@@ -1,48 +1,281 @@
-"""One run of a campaign, stepped through: the pool at a step, and what was reported there."""
+"""One run of a campaign as a film: a step slider with play and keys, the timeline, the pool, the slot card and the reports."""
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
-from kvcanary.analysis import slot_map
-from kvcanary.charts import slots as charts
-from kvcanary.kernels.backends import choose_backend
-from kvcanary.lab.campaign import CampaignPlan, RunKey
-from kvcanary.lab.replay import Replay, replay
-from kvcanary.ui import state
+from kvcanary.analysis.replay_card import owner_name
+from kvcanary.charts import replay as charts
+from kvcanary.escape import html_text, markdown_text
+from kvcanary.faults.catalogue import CATALOGUE, find
+from kvcanary.faults.memory import Group
+from kvcanary.lab.campaign import CellSummary
+from kvcanary.lab.replay import PoolView, Replay, ReplayFrame
+from kvcanary.layout import LaunchTag, SlotStatus, reason_labels
+from kvcanary.ui import fault_lab_address, fault_lab_data, fault_lab_slot, state, style
+from kvcanary.ui.fault_lab_data import Campaign
+from kvcanary.units import format_count
 
-_ROWS = 17
+_CONFIG = {"displayModeBar": False}
+_TICK_S = 0.8
+_PLAYING, _MOVED = "replay_playing", "replay_moved_s"
+_GROUP_NAMES = {Group.FULL: "full pool", Group.SWA: "window pool"}
 
 
-@st.cache_data(max_entries=8, show_spinner="Replaying the run")
-def _frames(_plan: CampaignPlan, run_id: str, key: RunKey) -> Replay:
-    return replay(_plan, key, choose_backend("auto", "cpu")[0])
+def draw(campaign: Campaign, cell: CellSummary) -> None:
+    """A run of a cell; says why when there is none."""
+    variant = find(cell.kind, cell.variant)
+    title = next(fault.title for fault in CATALOGUE if fault.kind == cell.kind)
+    st.subheader(markdown_text(f"{title}: {variant.what}"), anchor=False)
+    wanted = (cell.kind, cell.variant, cell.config)
+    seeds = campaign.seeds(wanted)
+    if not seeds:
+        why = cell.reason or "no run of this cell found a victim"
+        style.verdict(f"There is nothing to replay: {why}.", "note")
+        return
+    asked = fault_lab_address.number("seed")
+    seed = asked if asked in seeds else seeds[0]
+    played = fault_lab_data.played(campaign.plan, campaign.run_id, (*wanted, seed))
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        key = f"seed.{campaign.run_id}.{'.'.join(wanted)}"
+        st.selectbox("Run with seed", seeds, index=seeds.index(seed), key=key, width=130, on_change=_take_seed, args=(key,))
+        with st.container():
+            style.caption(f"{cell.kind}.{cell.variant} under “{cell.config}”. {_story(played)}")
+            if cell.reason:
+                style.caption(f"Out of reach of this configuration: {cell.reason}.")
+    fault_lab_slot.inject_style()
+    # How often a fragment runs by itself is settled when the page is drawn, so play and pause draw the page anew.
+    st.fragment(_film, run_every=_TICK_S if st.session_state.get(_PLAYING) else None)(played)
 
 
-@st.fragment
-def draw(run_id: str, plan: CampaignPlan, key: RunKey) -> None:
-    """A step slider that starts at the fault, the map of that step, and its reports."""
-    played = _frames(plan, run_id, key)
+def _take_seed(key: str) -> None:
+    seed = st.session_state[key]
+    for name in ("step", "slot"):
+        st.query_params.pop(name, None)
+    fault_lab_address.set_number("seed", seed)
+
+
+def _story(played: Replay) -> str:
+    """What was done and when it was told, in a sentence."""
     record = played.record
     if record is None:
-        st.caption("The fault found no victim in this run.")
-        return
+        return "The fault found no victim in this run."
+    slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
+    where = f" at slot {slots} of the {_GROUP_NAMES[played.group]}" if record.slots else ""
+    who = f", which request {', '.join(map(str, record.rids[:4]))} uses" if record.rids else ""
+    done = f"Injected in step {record.step}{where}{who}."
+    if played.first_report is None:
+        return f"{done} It was never reported."
+    frame = next(frame for frame in played.frames if frame.index == played.first_report)
+    after = played.first_report - record.step
+    soon = "in the same step" if not after else f"{after} step{'s' if after > 1 else ''} later"
+    return f"{done} First reported {soon}, by {_first_tags(frame)}."
+
+
+def _first_tags(frame: ReplayFrame) -> str:
+    if not len(frame.rows):
+        return "the strict check of table cells"
+    tags = list(dict.fromkeys(LaunchTag(row[0]).name for row in frame.rows.tolist()))
+    reasons = list(dict.fromkeys(label for row in frame.rows.tolist() for label in reason_labels(row[7])))
+    return f"{', '.join(tags[:4])} as {', '.join(reasons)}"
+
+
+def _film(played: Replay) -> None:
+    """Everything that changes from step to step."""
     frames = {frame.index: frame for frame in played.frames}
-    steps = list(frames)
-    reported = [frame.index for frame in played.frames if frame.index >= record.step and (frame.reports or frame.strict_reports)]
-    told = f"first reported in step {reported[0]}" if reported else "never reported"
-    st.caption(
-        f"Injected in step {record.step} on slots {', '.join(map(str, record.slots)) or 'none'}; {told}. Arrow keys move the slider."
+    key = f"step.{'.'.join(map(str, played.key))}"
+    _advance(played, key)
+    _controls(played, key)
+    frame = frames[st.session_state[key]]
+    text = charts.timeline_summary(played.frames)
+    chosen_step = f"timeline.{key}"
+    st.plotly_chart(
+        charts.timeline(played.frames, frame.index, state.theme()), key=chosen_step, config=_CONFIG, alt=text, selection_mode="points",
+        on_select=lambda: _take_step(chosen_step, key),
+    )  # fmt: skip
+    group, by = _view_choice(played)
+    pool = frame.pools[group]
+    slot = _chosen_slot(played, pool)
+    left, right = st.columns([11, 9], gap="medium")
+    with left:
+        _map(played, frame, pool, slot, by)
+    with right:
+        fault_lab_slot.card(played, frame, group, slot)
+    fault_lab_slot.kv_bytes(played, frame, group, slot)
+    _reports(frame)
+    _tables(played, frame, pool, key, text)
+
+
+def _advance(played: Replay, key: str) -> None:
+    """The step to show: where a link says, else where the fault is; the next one when it is time and the film plays."""
+    steps = [frame.index for frame in played.frames]
+    record = played.record
+    if st.session_state.get(key) not in steps:
+        asked = fault_lab_address.number("step")
+        start = asked if asked in steps else record.step if record else steps[0]
+        st.session_state[key] = start
+    if not st.session_state.get(_PLAYING):
+        return
+    place = steps.index(st.session_state[key])
+    if place + 1 >= len(steps):
+        st.session_state[_PLAYING] = False
+        st.rerun()
+    # A click while the film plays runs this too, and must not move it.
+    if time.monotonic() - st.session_state.get(_MOVED, 0.0) >= 0.7 * _TICK_S:
+        st.session_state[key] = steps[place + 1]
+        st.session_state[_MOVED] = time.monotonic()
+
+
+def _controls(played: Replay, key: str) -> None:
+    steps = [frame.index for frame in played.frames]
+    at = steps.index(st.session_state[key])
+    playing = bool(st.session_state.get(_PLAYING))
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="kvc_player"):
+        _step_button("Back", key, steps[max(0, at - 1)], "J", "skip_previous", disabled=at == 0)
+        label, icon = ("Pause", "pause") if playing else ("Play", "play_arrow")
+        if st.button(label, key="play", icon=f":material/{icon}:", shortcut="K", type="primary", on_click=_toggle, args=(key, steps)):
+            st.rerun()
+        _step_button("Next", key, steps[min(len(steps) - 1, at + 1)], "L", "skip_next", disabled=at + 1 == len(steps))
+        if played.record is not None:
+            _step_button("Fault", key, played.record.step, "F", "bolt", disabled=False)
+        if played.first_report is not None:
+            _step_button("First report", key, played.first_report, "G", "flag", disabled=False)
+        st.select_slider(
+            "Step", steps, key=key, help="Drag it, or focus it and use the arrow keys. J, K and L step and play from anywhere."
+        )
+
+
+def _step_button(label: str, key: str, step: int, shortcut: str, icon: str, *, disabled: bool) -> None:
+    st.button(
+        label, key=f"go.{label}", icon=f":material/{icon}:", shortcut=shortcut, disabled=disabled, on_click=_go, args=(key, step)
+    )  # fmt: skip
+
+
+def _go(key: str, step: int) -> None:
+    st.session_state[key] = step
+    st.session_state[_PLAYING] = False
+
+
+def _toggle(key: str, steps: list[int]) -> None:
+    playing = not st.session_state.get(_PLAYING)
+    st.session_state[_PLAYING], st.session_state[_MOVED] = playing, time.monotonic()
+    if playing and st.session_state.get(key) == steps[-1]:
+        st.session_state[key] = steps[0]
+
+
+def _take_step(chart: str, key: str) -> None:
+    points = [point for point in st.session_state[chart]["selection"]["points"] if point.get("customdata")]
+    if points:
+        _go(key, _first_number(points[0]["customdata"]))
+
+
+def _first_number(data: object) -> int:
+    return int(next(iter(data.values())) if isinstance(data, dict) else data[0])  # type: ignore[index]
+
+
+def _view_choice(played: Replay) -> tuple[Group, str]:
+    groups = list(played.frames[0].pools)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        by = st.segmented_control(
+            "Colour", [charts.STATUS, charts.OWNER], default=charts.STATUS, required=True, key="replay_by", persist_state="session",
+            label_visibility="collapsed", format_func=lambda name: f"Colour by {name}",
+        )  # fmt: skip
+        group = played.group
+        if len(groups) > 1:
+            group = st.segmented_control(
+                "Pool", groups, default=played.group, required=True, key=f"replay_group.{'.'.join(map(str, played.key))}",
+                label_visibility="collapsed", format_func=_GROUP_NAMES.__getitem__,
+            )  # fmt: skip
+    return group, by
+
+
+def _chosen_slot(played: Replay, pool: PoolView) -> int:
+    """The slot that the address names, else the damaged one."""
+    asked = fault_lab_address.number("slot")
+    if asked is not None and asked < len(pool.status):
+        return asked
+    hit = played.record.slots if played.record else ()
+    return next((slot for slot in hit if 0 <= slot < len(pool.status)), int(next(iter(pool.entries.slots.tolist()), 0)))
+
+
+def _map(played: Replay, frame: ReplayFrame, pool: PoolView, slot: int, by: str) -> None:
+    key = f"pool.{'.'.join(map(str, played.key))}"
+    text = charts.map_summary(pool)
+    st.plotly_chart(
+        charts.pool_map(pool, slot, state.theme(), by=by), key=key, config=_CONFIG, alt=text, selection_mode="points",
+        on_select=lambda: _take_slot(key),
+    )  # fmt: skip
+    style.caption(f"Step {frame.index}, {frame.mode}: {frame.requests} requests, {frame.tokens} tokens written. {text}")
+
+
+def _take_slot(key: str) -> None:
+    points = [point for point in st.session_state[key]["selection"]["points"] if point.get("customdata")]
+    if points:
+        fault_lab_address.set_number("slot", _first_number(points[0]["customdata"]))
+
+
+def _reports(frame: ReplayFrame) -> None:
+    count = frame.report_count
+    st.html(
+        f'<div class="kvl-head" id="reports">Reports of step {frame.index}'
+        f"<span>{html_text(format_count(count) + (' report' if count == 1 else ' reports') if count else 'none')}</span></div>"
     )
-    index = st.slider("Step", steps[0], steps[-1], value=record.step, key=f"step.{'.'.join(map(str, key))}")
-    frame = frames[index]
-    summary = slot_map.summary_line(frame.status)
-    st.caption(
-        f"Step {index}: {frame.requests} requests, {frame.tokens} tokens computed, {frame.verified} entries verified"
-        f"{f', the fault changed {frame.changed} units here' if frame.changed else ''}. {summary}"
-    )
-    selected = next((slot for slot in record.slots if 0 <= slot < len(frame.status)), 0)
-    view = slot_map.window_around(frame.status, selected, rows=_ROWS)
-    st.plotly_chart(charts.window(view, selected, state.theme()), key="replay.map", config={"displayModeBar": False}, alt=summary)
-    lines = [*frame.reports, *(f"strict: {text}" for text in frame.strict_reports)]
-    st.code("\n".join(lines) or "nothing reported in this step", language=None, wrap_lines=True)
+    if not count:
+        style.caption("Nothing was reported in this step.")
+        return
+    whole = [*frame.report_texts, *(f"kvcanary strict: {text}" for text in frame.strict_reports)]
+    st.code("\n".join(whole), language=None, wrap_lines=True, height=min(420, 60 + 170 * count))
+    style.caption("As SGLang prints them when it looks at the ring after this step; the first line of each is what log readers parse.")
+
+
+def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: str) -> None:
+    """The table twins of map and timeline, which a keyboard reaches."""
+    with st.expander("Marked slots of this step as a table: select a row to open its card", key="marked_slots"):
+        slots = sorted({*pool.reported.tolist(), *pool.injected.tolist()}, key=lambda slot: (slot not in pool.reported, slot))
+        if not slots:
+            style.caption("No slot is marked in this step.")
+        else:
+            table = {
+                "slot": slots,
+                "status": [SlotStatus(int(pool.status[slot])).name.lower() for slot in slots],
+                "owner": [owner_name(int(pool.owners[slot])) for slot in slots],
+                "position": [int(pool.truth.positions[slot]) for slot in slots],
+                "damaged on purpose": [bool((pool.injected == slot).any()) for slot in slots],
+                "reported": [bool((pool.reported == slot).any()) for slot in slots],
+            }
+            st.dataframe(
+                table, key=f"marked.{key}", hide_index=True, height=min(300, 40 + 36 * len(slots)), selection_mode="single-row",
+                on_select=lambda: _take_slot_row(f"marked.{key}", slots), alt="Slots that are damaged or reported in this step.",
+            )  # fmt: skip
+    with st.expander("Every step as a table: select a row to go there", key="all_steps"):
+        style.caption(text)
+        steps = [one.index for one in played.frames]
+        columns = {
+            "step": steps,
+            "mode": [one.mode for one in played.frames],
+            "requests": [one.requests for one in played.frames],
+            "tokens written": [one.tokens for one in played.frames],
+            "slots freed": [one.freed for one in played.frames],
+            "entries verified": [one.verified for one in played.frames],
+            "units damaged": [one.changed for one in played.frames],
+            "reports": [one.report_count for one in played.frames],
+            "events": [", ".join(f"{count} {kind}" for kind, count in one.events.items()) for one in played.frames],
+        }
+        st.dataframe(
+            columns, key=f"steps.{key}", hide_index=True, height=300, selection_mode="single-row", alt="Every step of the replay.",
+            on_select=lambda: _take_step_row(f"steps.{key}", key, steps),
+        )  # fmt: skip
+
+
+def _take_slot_row(table: str, slots: list[int]) -> None:
+    rows = st.session_state[table]["selection"]["rows"]
+    if rows:
+        fault_lab_address.set_number("slot", slots[rows[0]])
+
+
+def _take_step_row(table: str, key: str, steps: list[int]) -> None:
+    rows = st.session_state[table]["selection"]["rows"]
+    if rows:
+        _go(key, steps[rows[0]])

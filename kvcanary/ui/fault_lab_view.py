@@ -1,125 +1,106 @@
-"""The Fault lab's parts: what to run, the matrix of the shown campaign, what the configurations cost, and one run replayed."""
+"""The result of a campaign: matrix, latency, frontier, the answer in a sentence; or one of its runs replayed."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from kvcanary.charts import detection
-from kvcanary.errors import KvCanaryError, StoreError
-from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
-from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of, read_runs
-from kvcanary.lab.frontier import ConfigCost, config_costs
-from kvcanary.lab.records import RunRecord, Verdict
-from kvcanary.ui import blocks, fault_lab_replay, progress, services, state, style
+from kvcanary.charts import frontier as charts
+from kvcanary.errors import KvCanaryError
+from kvcanary.lab.frontier import answer, best_cost, launch_settings
+from kvcanary.lab.records import RunRecord, RunState, Verdict
+from kvcanary.ui import blocks, fault_lab_address, fault_lab_data, fault_lab_replay, progress, services, state, style
+from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count, format_fraction, format_seconds
 
-_CELL = "cell"
 _KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
-_SEEDS = {"quick": 3, "full": 10}
+_CONFIG = {"displayModeBar": False}
+_LIVE_S = 2.0
 
 
-def controls() -> None:
-    """Choose faults, configurations and size, see how many runs that makes, and start it."""
-    size = st.segmented_control(
-        "Size", list(_SEEDS), default="quick", required=True, key="campaign_size", persist_state="session",
-        help="quick: twelve faults and 3 seeds. full: every fault of the catalogue and 10 seeds.",
-    )  # fmt: skip
-    names = [".".join(fault) for fault in ALL_FAULTS]
-    preset = [".".join(fault) for fault in (QUICK_FAULTS if size == "quick" else ALL_FAULTS)]
-    with st.expander("Faults and configurations"):
-        faults = st.multiselect("Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session")
-        configs = st.multiselect(
-            "Configurations", list(DEFAULT_CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session"
-        )
-    spec = CampaignSpec(faults=faults, configs=configs, seeds=_SEEDS[size])
-    problem = ""
-    try:
-        count = len(plan_of(spec).run_keys())
-        st.caption(f"{format_count(count)} runs: {len(faults)} faults, {len(configs)} configurations, {spec.seeds} seeds, small pool.")
-    except KvCanaryError as error:
-        problem = str(error)
-        style.verdict(f"Cannot run: {problem}", "error")
-    st.button(
-        "Run", key="run_campaign", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:"
-    )
-    if failure := st.session_state.pop("campaign_problem", ""):
-        style.line(failure, "error")
-
-
-def _start(spec: CampaignSpec) -> None:
-    try:
-        st.query_params["run"] = services.jobs().start(spec)
-    except (KvCanaryError, OSError) as error:
-        st.session_state["campaign_problem"] = str(error)
-
-
-def result() -> None:
-    """The campaign named in the address, else the newest."""
-    newest = services.runs().records(kind="campaign", limit=1)
-    if not newest:
+def result(record: RunRecord | None) -> None:
+    """A campaign while it runs, and when it is over."""
+    if record is None:
         st.info("No campaign has run yet. Press Run: each fault is planted under each configuration, and the matrix says what was seen.")
         return
-    wanted = st.query_params.get("run", "")
-    record = _wanted(wanted) or newest[0]
     if record.state.active:
         progress.panel(record.id)
-    else:
-        _finished(record)
-
-
-def _wanted(run_id: str) -> RunRecord | None:
-    try:
-        record = services.runs().record(run_id)
-    except StoreError:
-        return None
-    return record if record.kind == "campaign" else None
-
-
-def _finished(record: RunRecord) -> None:
-    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", _KINDS[record.verdict])
-    plan = plan_of(CampaignSpec(**record.spec))
-    runs = read_runs(services.runs().folder(record.id).path)
-    if not runs:
-        st.caption("No run was finished, so there is no matrix.")
+        _live(record.id)
         return
-    cells = summarise(plan, runs)
-    _matrix(record.id, cells)
-    _costs(config_costs(plan, runs))
-    _replay(record.id, plan, runs, cells)
+    _ended(record)
+    try:
+        campaign = fault_lab_data.load(record)
+    except KvCanaryError as error:
+        style.verdict(f"The runs of this campaign cannot be shown: {error}", "error")
+        return
+    if campaign.runs:
+        matrix(campaign)
+        _latency_and_cost(campaign)
+        _answer(campaign)
+    else:
+        style.caption("No run was finished, so there is no matrix.")
 
 
-def _matrix(run_id: str, cells: list[CellSummary]) -> None:
-    key, text = f"matrix.{run_id}", detection.matrix_summary(cells)
+def _ended(record: RunRecord) -> None:
+    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", _KINDS[record.verdict])
+    if record.state in (RunState.FAILED, RunState.INTERRUPTED):
+        with st.expander("Last words of the worker"):
+            st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
+
+
+@st.fragment(run_every=_LIVE_S)
+def _live(run_id: str) -> None:
+    """The matrix as far as it is known."""
+    campaign = fault_lab_data.load(services.jobs().status(run_id).record)
+    if campaign.runs:
+        matrix(campaign, clickable=False)
+    else:
+        style.caption("The matrix appears with the first run.")
+
+
+def matrix(campaign: Campaign, *, clickable: bool = True) -> None:
+    """The matrix and its table; a cell or a row opens a replay."""
+    key, text = f"matrix.{campaign.run_id}.{clickable}", detection.matrix_summary(campaign.cells)
 
     def take() -> None:
-        points = st.session_state[key]["selection"]["points"]
-        if points:
-            data = points[0]["customdata"]
-            values = list(data.values()) if isinstance(data, dict) else list(data)
-            st.session_state[_CELL] = (values[0], values[1], values[2])
+        marked = [point["customdata"] for point in st.session_state[key]["selection"]["points"] if point.get("customdata")]
+        if marked:
+            values = list(marked[0].values()) if isinstance(marked[0], dict) else list(marked[0])
+            fault_lab_address.open_cell(*values[:3])
 
-    st.markdown("**Detection**", help="Share of injected faults that were reported. Hatched: no check of that configuration can see it.")
-    st.plotly_chart(
-        detection.matrix(cells, state.theme()), key=key, config={"displayModeBar": False}, alt=text, on_select=take, selection_mode="points"
+    st.markdown(
+        "**What each configuration sees**",
+        help="Rows: injected faults, grouped by what they hit. Columns: canary configurations, cheapest first. A cell: the share of its "
+        "runs in which anything was reported at or after the fault.",
     )
-    st.caption(f"{text} Click a cell, or select a row of the table, to replay a run.")
-    _cell_table(run_id, cells)
+    figure = detection.matrix(campaign.cells, campaign.costs, state.theme())
+    with st.container(key="kvc_matrix"):
+        if clickable:
+            st.plotly_chart(figure, key=key, config=_CONFIG, alt=text, on_select=take, selection_mode="points")
+        else:
+            st.plotly_chart(figure, key=key, config=_CONFIG, alt=text)
+    if clickable:
+        style.caption(f"{text} Click a cell to replay one of its runs, step by step.")
+        with st.expander("The same as a table: select a row to replay one of its runs", key=f"table.{campaign.run_id}"):
+            _cell_table(campaign)
+    else:
+        style.caption(text)
 
 
-def _cell_table(run_id: str, cells: list[CellSummary]) -> None:
-    key = f"cells.{run_id}"
+def _cell_table(campaign: Campaign) -> None:
+    key, cells = f"cells.{campaign.run_id}", campaign.cells
 
     def take() -> None:
         rows = st.session_state[key]["selection"]["rows"]
         if rows:
             cell = cells[rows[0]]
-            st.session_state[_CELL] = (cell.kind, cell.variant, cell.config)
+            fault_lab_address.open_cell(cell.kind, cell.variant, cell.config)
 
     table = {
         "fault": [f"{cell.kind}.{cell.variant}" for cell in cells],
         "configuration": [cell.config for cell in cells],
         "result": [cell.outcome for cell in cells],
-        "95 % interval": ["" if c.rate_low is None else f"{c.rate_low * 100:.0f} to {(c.rate_high or 0) * 100:.0f} %" for c in cells],
+        "95 % interval": [_interval(cell.rate_low, cell.rate_high) for cell in cells],
         "injected": [cell.injected for cell in cells],
         "latency p50, steps": [cell.latency_p50 for cell in cells],
         "latency p90, steps": [cell.latency_p90 for cell in cells],
@@ -128,41 +109,88 @@ def _cell_table(run_id: str, cells: list[CellSummary]) -> None:
         "why out of reach": [cell.reason for cell in cells],
     }
     st.dataframe(
-        table, key=key, hide_index=True, height=235, on_select=take, selection_mode="single-row",
+        table, key=key, hide_index=True, height=300, on_select=take, selection_mode="single-row",
         alt="Every cell of the matrix; select a row to replay one of its runs.",
     )  # fmt: skip
 
 
-def _costs(costs: list[ConfigCost]) -> None:
-    st.markdown("**Cost and detection**", help="On the frontier: nothing else finds as many for less.")
-    blocks.table(
-        ("configuration", "found", "latency p90", "entries per step", "canary per step", "on the frontier"),
-        [
-            (
-                row.config,
-                f"{format_fraction(row.rate)} of {row.injected}" if row.injected else "nothing injected",
-                "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps",
-                format_count(round(row.verified_per_step)),
-                format_seconds(row.canary_s_per_step),
-                "yes" if row.on_frontier else "no",
-            )
-            for row in costs
-        ],
-        numeric=(1, 2, 3, 4),
-    )
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{format_fraction(low)} to {format_fraction(high)}"
 
 
-def _replay(run_id: str, plan: CampaignPlan, runs: list[CampaignRun], cells: list[CellSummary]) -> None:
-    chosen = st.session_state.get(_CELL)
-    cell = next((cell for cell in cells if (cell.kind, cell.variant, cell.config) == chosen), None)
+def _latency_and_cost(campaign: Campaign) -> None:
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("**How soon**", help="Share of all injected faults that were reported at most so many forwards after the fault.")
+        text = charts.latency_summary(campaign.curves)
+        st.plotly_chart(charts.latency(campaign.curves, state.theme()), key=f"latency.{campaign.run_id}", config=_CONFIG, alt=text)
+        style.caption(text)
+    with right:
+        st.markdown("**Cost against detection**", help="Filled marks are on the frontier: nothing else finds as many for less.")
+        text = charts.frontier_summary(campaign.costs)
+        st.plotly_chart(charts.frontier(campaign.costs, state.theme()), key=f"frontier.{campaign.run_id}", config=_CONFIG, alt=text)
+        style.caption(text)
+    with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):
+        blocks.table(
+            ("configuration", "found", "at once", "latency p90", "entries per step", "canary per step", "on the frontier"),
+            [
+                (
+                    row.config,
+                    f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
+                    format_fraction(curve.shares[0]),
+                    "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps",
+                    format_count(round(row.verified_per_step)),
+                    format_seconds(row.canary_s_per_step),
+                    "yes" if row.on_frontier else "no",
+                )
+                for row, curve in zip(campaign.costs, campaign.curves, strict=True)
+            ],
+            numeric=(1, 2, 3, 4, 5),
+        )
+
+
+def _answer(campaign: Campaign) -> None:
+    best = best_cost(campaign.plan, campaign.costs)
+    if best is None:
+        return
+    names = [row.config for row in campaign.costs]
+    chosen = st.selectbox(
+        "What would I get with", names, index=names.index(best.config), key=f"answer.{campaign.run_id}", width=320,
+        help="At first the configuration of SGLang itself that finds most.",
+    )  # fmt: skip
+    row = next(row for row in campaign.costs if row.config == chosen)
+    config = campaign.plan.configs[row.config]
+    style.verdict(answer(campaign.plan, row, campaign.cells), "note")
+    st.code(launch_settings(config), language=None, wrap_lines=True)
+    notes = []
+    if config.strict:
+        notes.append("The strict checks are kvcanary's own; SGLang 0.5.23 has no flag for them.")
+    if config.write_input_assert:
+        notes.append("The input check needs SGLang's token oracle, which makes up every reply: for the engine's own tests only.")
+    blind = [cell for cell in campaign.cells if cell.config == row.config and not cell.visible]
+    if notes:
+        style.caption(" ".join(notes))
+    if blind:
+        with st.expander(f"What it can never see, and why ({len(blind)})", key=f"blind.{campaign.run_id}.{row.config}"):
+            blocks.table(("fault", "why"), [(f"{cell.kind}.{cell.variant}", cell.reason) for cell in blind])
+
+
+def replay_view(record: RunRecord | None) -> bool:
+    """The replay that the address asks for; false when it asks for none, or when the campaign still runs."""
+    wanted = fault_lab_address.cell()
+    if wanted is None or record is None or record.state.active:
+        return False
+    st.button("Back to the matrix", key="back", icon=":material/arrow_back:", on_click=fault_lab_address.close, shortcut="M")
+    try:
+        campaign = fault_lab_data.load(record)
+    except KvCanaryError as error:
+        style.verdict(f"The runs of this campaign cannot be shown: {error}", "error")
+        return True
+    cell = campaign.cell(wanted)
     if cell is None:
-        return
-    st.subheader(f"{cell.kind}.{cell.variant} under {cell.config}", anchor=False)
-    seeds = [run.key[3] for run in runs if run.key[:3] == chosen and run.changed]
-    if cell.reason:
-        st.caption(f"Out of reach: {cell.reason}.")
-    if not seeds:
-        st.caption("No run of this cell has a fault in memory, so there is nothing to replay.")
-        return
-    seed = st.selectbox("Seed", seeds, key=f"seed.{run_id}.{cell.kind}.{cell.variant}.{cell.config}", width=140)
-    fault_lab_replay.draw(run_id, plan, (cell.kind, cell.variant, cell.config, seed))
+        style.verdict(
+            f"Campaign {record.id} has no cell {'.'.join(wanted[:2])[:60]} under {wanted[2][:60] or 'no configuration'}.", "warning"
+        )
+        return True
+    fault_lab_replay.draw(campaign, cell)
+    return True

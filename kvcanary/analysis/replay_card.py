@@ -1,0 +1,300 @@
+"""One slot in one step of a replay: stored, expected by verify, and what belongs there; its chain and its bytes.
+
+"Expected by verify" is worked out from the neighbour's record, as the canary does it. "Belongs" comes from the engine's tables. Where the
+two differ, the canary accuses the wrong slot (an echo), or nobody at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvcanary import layout
+from kvcanary.faults.canary_config import CanaryConfig
+from kvcanary.faults.memory import STRIPS, Group, Strip
+from kvcanary.lab.replay import Entries, PoolView, Replay, ReplayFrame
+from kvcanary.layout import LaunchTag, RealKvHashMode, SlotStatus
+from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, OWNER_PADDING
+from kvcanary.serving.kv_bytes import kv_rows
+
+_OWNERS = {OWNER_FREE: "free", OWNER_CACHED: "prefix tree only", OWNER_IN_FLIGHT: "in flight", OWNER_PADDING: "padding"}
+STRIP_NAMES = {Strip.K0: "layer 0, K", Strip.V0: "layer 0, V", Strip.K1: "layer 1, K"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldView:
+    """One field of a record, as signed 64-bit values; expected and belongs are None where nobody says anything about it."""
+
+    name: str
+    stored: int
+    expected: int | None
+    belongs: int | None
+
+    @property
+    def wrong(self) -> bool:
+        """Not what the engine put there."""
+        return self.belongs is not None and self.stored != self.belongs
+
+    @property
+    def flagged(self) -> bool:
+        """Not what verify expects, so a launch that looks now reports it."""
+        return self.expected is not None and self.stored != self.expected
+
+    @property
+    def differing(self) -> int:
+        """Bits that differ from what verify expects, else from what belongs, as a mask."""
+        other = self.expected if self.flagged else self.belongs
+        return 0 if other is None else layout.to_unsigned(self.stored ^ other)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCell:
+    """One position of a chain: the slot that the forward read there, or wrote there in this step."""
+
+    position: int
+    slot: int
+    status: SlotStatus
+    injected: bool
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A record of the strip: its cell, its stored fields as unsigned values, and the hash that its successor must store to agree."""
+
+    cell: ChainCell
+    token: int
+    position: int
+    prev_hash: int
+    leads_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRow:
+    """KV bytes of one strip; hashed: how many leading bytes a hash of this configuration covers."""
+
+    name: str
+    stored: bytes
+    belongs: bytes
+    hashed: int
+
+    @property
+    def differing(self) -> tuple[int, ...]:
+        """Places of the bytes that are not what the model wrote."""
+        return tuple(index for index, pair in enumerate(zip(self.stored, self.belongs, strict=True)) if pair[0] != pair[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCard:
+    """Everything about a slot in a step. rid is None for a sweep and where nobody reads it; position None where it holds no token."""
+
+    slot: int
+    status: SlotStatus
+    owner: str
+    rid: int | None
+    position: int | None
+    buffer: str
+    fields: tuple[FieldView, ...]
+    chain: tuple[ChainCell, ...]
+    before: Neighbour | None
+    here: Neighbour | None
+    after: Neighbour | None
+    byte_rows: tuple[ByteRow, ...]
+    sentences: tuple[str, ...]
+
+
+def owner_name(owner: int) -> str:
+    """Who holds a slot, in words."""
+    return _OWNERS.get(owner, f"request {owner}")
+
+
+def buffers_of(config: CanaryConfig) -> tuple[str, ...]:
+    """The canary buffers that a configuration stamps."""
+    halves = ("k", "v") if config.verify_v_half else ("k",)
+    return tuple(f"{half}_{phase}" for half in halves for phase in ("head", "tail"))
+
+
+def slot_rows(frame: ReplayFrame, group: Group, slot: int) -> list[list[int]]:
+    """This step's ring rows about a slot of a group."""
+    return [row for row in frame.rows.tolist() if row[1] == slot and LaunchTag(row[0]).name.endswith(f"_{group.name}")]
+
+
+def replay_card(played: Replay, frame: ReplayFrame, group: Group, slot: int, buffer: str | None = None) -> ReplayCard:
+    """The card of a slot. buffer: which record; by default the one that was reported, else that of TAIL."""
+    pool, rows = frame.pools[group], slot_rows(frame, group, slot)
+    buffer = buffer or (_buffer_of(rows[0][0]) if rows else "k_tail")
+    rids = played.record.rids if played.record else ()
+    entries, index = _entry(pool, slot, rids)
+    chain, place = _chain(pool, entries, index, slot)
+    owner = int(pool.owners[slot])
+    position = int(pool.truth.positions[slot])
+    holds = owner not in (OWNER_FREE, OWNER_PADDING) and position >= 0
+    fields = _fields(pool, played.config, buffer, slot, entries, index, holds)
+    return ReplayCard(
+        slot=slot,
+        status=SlotStatus(int(pool.status[slot])),
+        owner=owner_name(owner),
+        rid=None if index is None or entries.rids[index] < 0 else int(entries.rids[index]),
+        position=None if index is None and not holds else position if index is None else int(entries.positions[index]),
+        buffer=buffer,
+        fields=fields,
+        chain=chain,
+        before=_neighbour(pool, buffer, chain, place - 1),
+        here=_neighbour(pool, buffer, chain, place),
+        after=_neighbour(pool, buffer, chain, place + 1),
+        byte_rows=_byte_rows(pool, played.config, slot) if holds else (),
+        sentences=tuple(_sentences(played, frame, group, slot, fields, entries, index)),
+    )
+
+
+def _buffer_of(tag: int) -> str:
+    phase, half, _ = LaunchTag(tag).name.lower().split("_")
+    return f"{half}_{'head' if phase == 'head' else 'tail'}"
+
+
+def _entry(pool: PoolView, slot: int, rids: tuple[int, ...]) -> tuple[Entries, int | None]:
+    """The entry that names a slot: a victim's before others', HEAD and TAIL before what was written and what was swept."""
+    for entries in (pool.entries, pool.written, pool.swept):
+        found = np.flatnonzero(entries.slots == slot)
+        if found.size:
+            wanted = found[np.isin(entries.rids[found], rids)]
+            return entries, int(wanted[0] if wanted.size else found[0])
+    return pool.entries, None
+
+
+def _chain(pool: PoolView, entries: Entries, index: int | None, slot: int) -> tuple[tuple[ChainCell, ...], int]:
+    """The chain that an entry belongs to, position by position, and the place of the slot in it."""
+    if index is None:
+        cell = _cell(pool, max(0, int(pool.truth.positions[slot])), slot, written=False)
+        return (cell,), 0
+    if entries is pool.swept:
+        places = _path(entries, index)
+        cells = [_cell(pool, int(entries.positions[at]), int(entries.slots[at]), written=False) for at in places]
+        return tuple(cells), places.index(index)
+    rid, position = int(entries.rids[index]), int(entries.positions[index])
+    cells = []
+    for source in (pool.entries, pool.written):
+        mine = np.flatnonzero(source.rids == rid)
+        cells += [_cell(pool, int(source.positions[at]), int(source.slots[at]), written=source is pool.written) for at in mine.tolist()]
+    return tuple(cells), next(at for at, cell in enumerate(cells) if cell.position == position)
+
+
+def _path(entries: Entries, index: int) -> list[int]:
+    """Entries of a sweep from the chain head through one entry, and on to the first child of each."""
+    place_of = {int(slot): at for at, slot in enumerate(entries.slots.tolist())}
+    path = [index]
+    while (before := place_of.get(int(entries.prev_slots[path[0]]))) is not None:
+        path.insert(0, before)
+    child_of = {int(before): at for at, before in reversed(list(enumerate(entries.prev_slots.tolist())))}
+    while (after := child_of.get(int(entries.slots[path[-1]]))) is not None:
+        path.append(after)
+    return path
+
+
+def _cell(pool: PoolView, position: int, slot: int, *, written: bool) -> ChainCell:
+    return ChainCell(position, slot, SlotStatus(int(pool.status[slot])), bool((pool.injected == slot).any()), written)
+
+
+def _neighbour(pool: PoolView, buffer: str, chain: tuple[ChainCell, ...], place: int) -> Neighbour | None:
+    if not 0 <= place < len(chain):
+        return None
+    cell = chain[place]
+    token, position, prev_hash, _ = pool.records[buffer][cell.slot].tolist()
+    return Neighbour(cell, token, position, layout.to_unsigned(prev_hash), layout.mix3(layout.to_unsigned(prev_hash), token, position))
+
+
+def _fields(
+    pool: PoolView, config: CanaryConfig, buffer: str, slot: int, entries: Entries, index: int | None, holds: bool
+) -> tuple[FieldView, ...]:
+    stored = pool.records[buffer][slot].tolist()
+    expected: list[int | None] = [None] * 4
+    looked_at = index is not None and slot != layout.PADDING_SLOT and entries is not pool.written
+    if index is not None and looked_at:
+        token, before = int(entries.expected_tokens[index]), int(entries.prev_slots[index])
+        expected = [
+            token if config.verify_token_assert and token != layout.NO_EXPECTED_TOKEN else None,
+            int(entries.positions[index]),
+            None if before == layout.PADDING_SLOT else layout.to_signed(_hash_after(pool, buffer, before)),
+            _real_hash(pool, config, buffer, {strip: rows[slot].tobytes() for strip, rows in pool.kv.items()}),
+        ]
+    belongs: list[int | None] = [None] * 4
+    if holds:
+        token, position = int(pool.truth.tokens[slot]), int(pool.truth.positions[slot])
+        right = {strip: kv_rows(np.array([token]), np.array([position]), at, len(pool.kv[strip][0]))[0] for at, strip in enumerate(STRIPS)}
+        real = _real_hash(pool, config, buffer, {strip: row.tobytes() for strip, row in right.items()})
+        belongs = [token, position, layout.to_signed(int(pool.truth.prev_hashes[slot])), real]
+    return tuple(FieldView(*row) for row in zip(layout.SLOT_FIELDS, stored, expected, belongs, strict=True))
+
+
+def _hash_after(pool: PoolView, buffer: str, slot: int) -> int:
+    if slot < 0:
+        return layout.CHAIN_START
+    token, position, prev_hash, _ = pool.records[buffer][slot].tolist()
+    return layout.mix3(layout.to_unsigned(prev_hash), token, position)
+
+
+def _real_hash(pool: PoolView, config: CanaryConfig, buffer: str, rows: dict[Strip, bytes]) -> int | None:
+    strips = pool.hashed.get(buffer, ())
+    if config.real_data is RealKvHashMode.NONE or not strips:
+        return None
+    length = layout.PARTIAL_BYTES if config.real_data is RealKvHashMode.PARTIAL else len(rows[strips[0]])
+    return layout.to_signed(layout.combine_sources(layout.fold_bytes(rows[strip][:length]) for strip in strips))
+
+
+def _byte_rows(pool: PoolView, config: CanaryConfig, slot: int) -> tuple[ByteRow, ...]:
+    covered = {strip for buffer in buffers_of(config) for strip in pool.hashed.get(buffer, ())}
+    token, position = pool.truth.tokens[[slot]], pool.truth.positions[[slot]]
+    rows = []
+    for at, strip in enumerate(STRIPS):
+        stored = pool.kv[strip][slot].tobytes()
+        length = {RealKvHashMode.NONE: 0, RealKvHashMode.PARTIAL: layout.PARTIAL_BYTES, RealKvHashMode.ALL: len(stored)}[config.real_data]
+        belongs = kv_rows(token, position, at, len(stored))[0].tobytes()
+        rows.append(ByteRow(STRIP_NAMES[strip], stored, belongs, length if strip in covered else 0))
+    return tuple(rows)
+
+
+def _sentences(
+    played: Replay, frame: ReplayFrame, group: Group, slot: int, fields: tuple[FieldView, ...], entries: Entries, index: int | None
+) -> list[str]:
+    """What happened here, the damage before its report."""
+    pool, rows = frame.pools[group], slot_rows(frame, group, slot)
+    injected = bool((pool.injected == slot).any())
+    said = []
+    if injected:
+        said.append("Damaged on purpose, or read through a damaged cell.")
+    elif slot == layout.PADDING_SLOT:
+        said.append("Slot 0 is padding: verify skips it, and the chain check of whatever follows it.")
+    elif pool.owners[slot] == OWNER_FREE:
+        said.append("Free: no request and no prefix uses it.")
+    for tag, labels in _by_tag(rows):
+        said.append(f"{tag} reports {' + '.join(labels)}.")
+    if rows and not injected:
+        said.append(_echo(pool, fields, entries, index))
+    elif not rows and not injected and pool.status[slot] == SlotStatus.SKIPPED:
+        fresh = entries is pool.written
+        said.append("Written in this step; the next one verifies it." if fresh else "Holds a token that this step did not verify.")
+    elif not rows and pool.status[slot] == SlotStatus.CLEAN:
+        said.append("Verified in this step: what is stored is what the canary expects.")
+    elif not rows and injected:
+        said.append("Nothing in this step reports it." if index is not None else "Nobody read it in this step.")
+    return [sentence for sentence in said if sentence]
+
+
+def _by_tag(rows: list[list[int]]) -> list[tuple[str, list[str]]]:
+    bits: dict[str, int] = {}
+    for row in rows:
+        name = LaunchTag(row[0]).name
+        bits[name] = bits.get(name, 0) | row[7]
+    return [(name, layout.reason_labels(value)) for name, value in bits.items()]
+
+
+def _echo(pool: PoolView, fields: tuple[FieldView, ...], entries: Entries, index: int | None) -> str:
+    """Why a slot that nobody damaged is reported."""
+    chain = fields[layout.FIELD_PREV_HASH]
+    if index is None or not chain.flagged or chain.wrong:
+        return ""
+    return (
+        f"An echo: the record here is as it was written. The chain hash that verify computes from slot {int(entries.prev_slots[index])} "
+        "before it changed, because that record changed."
+    )

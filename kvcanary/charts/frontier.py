@@ -1,0 +1,128 @@
+"""How soon each configuration finds what it finds, and what finding more costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from kvcanary.charts.theme import ThemeName, faint, ink, pick, style
+from kvcanary.escape import chart_text
+from kvcanary.lab.frontier import ConfigCost, LatencyCurve
+from kvcanary.units import format_count, format_fraction, format_seconds
+
+# Colour and dash together, so that the lines tell apart without colour.
+_LOOKS: tuple[tuple[tuple[str, str], str, str], ...] = (
+    (("#7b8492", "#98a2b1"), "dot", "circle"),
+    (("#0b62a8", "#6cb2f0"), "solid", "square"),
+    (("#8a5a00", "#f0b95a"), "dash", "diamond"),
+    (("#1b6b3a", "#7fd6a0"), "dashdot", "triangle-up"),
+    (("#7a3b9e", "#c99ae6"), "longdash", "pentagon"),
+    (("#a52a0c", "#ff9270"), "solid", "star"),
+)
+
+
+def _look(index: int) -> tuple[tuple[str, str], str, str]:
+    return _LOOKS[index % len(_LOOKS)]
+
+
+def latency(curves: Sequence[LatencyCurve], theme: ThemeName) -> go.Figure:
+    """Share of injected faults that were reported within so many steps; one line per configuration, named at its end."""
+    figure = go.Figure()
+    for index, curve in enumerate(curves):
+        pair, dash, _ = _look(index)
+        color = pick(pair, theme)
+        figure.add_trace(
+            go.Scatter(
+                x=list(range(len(curve.shares))), y=list(curve.shares), name=chart_text(curve.config), mode="lines",
+                line={"color": color, "width": 2.5, "dash": dash, "shape": "hv"},
+                customdata=[[format_fraction(share)] for share in curve.shares],
+                hovertemplate=f"{chart_text(curve.config)}<br>within %{{x}} steps: %{{customdata[0]}}<extra></extra>",
+            )
+        )  # fmt: skip
+    style(figure, theme, height=330)
+    last = max((len(curve.shares) - 1 for curve in curves), default=1)
+    figure.update_xaxes(title="steps after the fault", range=[0, max(1, last)], dtick=2 if last <= 24 else None)
+    figure.update_yaxes(title="reported", range=[0, 1.02], tickformat=".0%")
+    figure.update_layout(legend={"y": 1.0, "font": {"size": 11}}, margin={"t": 66})
+    return figure
+
+
+def latency_summary(curves: Sequence[LatencyCurve]) -> str:
+    """The chart in words: what is found in the step of the fault and in the end, per configuration."""
+    parts = [
+        f"{curve.config}: {format_fraction(curve.shares[0])} in the step of the fault, {format_fraction(curve.shares[-1])} in the end"
+        for curve in curves
+        if curve.injected
+    ]
+    return "; ".join(parts) + "." if parts else "Nothing was injected, so there is no latency."
+
+
+def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool = False) -> go.Figure:
+    """Cost against detection; the line joins the configurations that nothing beats. by_entries: entries instead of seconds per step."""
+    figure = go.Figure()
+    tried = [cost for cost in costs if cost.injected]
+    best = sorted((cost for cost in tried if cost.on_frontier), key=lambda cost: _price(cost, by_entries))
+    figure.add_trace(
+        go.Scatter(
+            x=[_price(cost, by_entries) for cost in best], y=[cost.rate for cost in best], mode="lines",
+            line={"color": faint(theme), "width": 3, "shape": "hv"}, hoverinfo="skip", showlegend=False,
+        )
+    )  # fmt: skip
+    below = _below(tried, by_entries)
+    for index, cost in enumerate(costs):
+        if cost.injected:
+            pair, _, symbol = _look(index)
+            color = pick(pair, theme)
+            figure.add_trace(
+                go.Scatter(
+                    x=[_price(cost, by_entries)], y=[cost.rate], mode="markers+text", text=[chart_text(cost.config)], showlegend=False,
+                    textposition="bottom center" if cost.config in below else "top center", cliponaxis=False,
+                    textfont={"size": 12, "color": ink(theme)},
+                    marker={"symbol": symbol if cost.on_frontier else f"{symbol}-open", "size": 13, "color": color, "line": {"width": 2}},
+                    customdata=[[format_fraction(cost.rate), cost.injected, format_seconds(cost.canary_s_per_step),
+                                 format_count(round(cost.verified_per_step)), "yes" if cost.on_frontier else "no"]],
+                    hovertemplate=f"<b>{chart_text(cost.config)}</b><br>finds %{{customdata[0]}} of %{{customdata[1]}}"
+                    "<br>%{customdata[2]} of canary per step<br>%{customdata[3]} entries per step<br>on the frontier: %{customdata[4]}"
+                    "<extra></extra>",
+                )
+            )  # fmt: skip
+    style(figure, theme, height=330)
+    prices = [_price(cost, by_entries) for cost in tried] or [1.0]
+    room = 0.12 * max(prices)
+    figure.update_xaxes(
+        title="entries checked per step" if by_entries else "canary per step",
+        range=[0 if min(prices) < 0.5 * max(prices) else min(prices) - 2 * room, max(prices) + 2 * room],
+        tickformat="~s",
+        ticksuffix="" if by_entries else "s",
+    )
+    figure.update_yaxes(title="found", range=[0, 1.12], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
+    figure.update_layout(margin={"t": 18})
+    return figure
+
+
+def _price(cost: ConfigCost, by_entries: bool) -> float:
+    return cost.verified_per_step if by_entries else cost.canary_s_per_step
+
+
+def _below(tried: Sequence[ConfigCost], by_entries: bool) -> set[str]:
+    """Names to write under their mark: of two points that lie close, the lower one, so that names do not cover each other."""
+    found: set[str] = set()
+    widest = max((_price(cost, by_entries) for cost in tried), default=1.0) or 1.0
+    for one in tried:
+        for other in tried:
+            near = abs(_price(one, by_entries) - _price(other, by_entries)) < 0.22 * widest and abs(one.rate - other.rate) < 0.14
+            if one is not other and near and other.config not in found and (one.rate, one.config) < (other.rate, other.config):
+                found.add(one.config)
+    return found
+
+
+def frontier_summary(costs: Sequence[ConfigCost]) -> str:
+    """The chart in words: the configurations worth choosing from, cheapest first."""
+    best = sorted((cost for cost in costs if cost.injected and cost.on_frontier), key=lambda cost: cost.canary_s_per_step)
+    if not best:
+        return "Nothing was injected, so there is no frontier."
+    named = "; ".join(
+        f"{cost.config} finds {format_fraction(cost.rate)} for {format_seconds(cost.canary_s_per_step)} a step" for cost in best
+    )
+    return f"Worth choosing from: {named}. Nothing else finds as many for less."
