@@ -8,7 +8,7 @@ from kvcanary.ui import forms, import_box, plan_view, shell, state
 
 shell.require_frame()
 planned = plan_view.planned(state.current())
-with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+with st.container(horizontal=True, gap="small", vertical_alignment="center", key="plan_head"):
     st.title("Plan", anchor=False, width="stretch")
     forms.undo_button()
     forms.preset_picker()

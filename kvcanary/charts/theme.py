@@ -46,16 +46,16 @@ SERIES: dict[str, tuple[str, str]] = {
     "earlier": ("#7a3b9e", "#c99ae6"),
 }
 
-# The parts of the canary share one hue, so that they read as one thing in the bar and still tell apart in greyscale.
+# The parts of the canary share one hue that is no status colour, so that they read as one thing and still tell apart in greyscale.
 PART_COLORS: dict[str, tuple[str, str]] = {
     "weights": ("#8d97a6", "#6c7686"),
     "kv": ("#7db4dd", "#2c6ea6"),
-    "state": ("#57b39a", "#2f8f77"),
+    "state": ("#9a7b56", "#8f7350"),
     "draft": ("#b9d5ec", "#1d4f7c"),
-    "canary buffers": ("#d1390a", "#ff6a3d"),
-    "canary workspace": ("#e8813f", "#e59263"),
-    "canary ring": ("#f3b58b", "#b85a37"),
-    "canary tables": ("#8c2503", "#ffb498"),
+    "canary buffers": ("#0f7f6b", "#27b39a"),
+    "canary workspace": ("#4fb3a0", "#7fd6c4"),
+    "canary ring": ("#a5d8cd", "#1d6f61"),
+    "canary tables": ("#07473c", "#bfeae1"),
     "tables": ("#7a3b9e", "#b583d6"),
     "graphs": ("#c9a227", "#a98a2b"),
     "left": ("#eef0f3", "#232830"),

@@ -86,6 +86,7 @@ CANARY = (
             "--max-total-tokens is 0 or less than one page.",
         ),
         fixes=_raised,
+        values=lambda groups: {"rejected": {"pool_slot_count": int(groups["got"])}},
     ),
     Entry(
         label="canary_input_not_positive",
@@ -98,6 +99,7 @@ CANARY = (
             "For the write-entry capacity: the prefill chunk is 0, which the canary takes as a limit of zero tokens.",
         ),
         fixes=_positive_fix,
+        values=lambda groups: {"rejected": {groups["name"]: int(groups["got"])}},
     ),
     Entry(
         label="canary_batch_exceeds_capacity",

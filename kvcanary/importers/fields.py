@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcanary.config.defaults import request_row_width
 from kvcanary.config.findings import Finding
-from kvcanary.config.settings import parse_field
+from kvcanary.config.settings import FIELDS, parse_field
 from kvcanary.errors import ConfigError
 from kvcanary.importers.arguments import BadValue, boolean
 from kvcanary.importers.flags import note
@@ -257,6 +257,10 @@ def sglang_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str,
     if isinstance(arguments, Mapping):
         source = where("server_args", "server_args")
         sglang_arguments(found, arguments, lambda name: f"{name} in {source}", Rank.SERVER_ARGS)
+    for name, value in (observed.get("rejected") or {}).items():
+        # The canary names what it was to be installed with; names of its own capacities are no fields.
+        if name in FIELDS:
+            found.put(name, value, "error message", Rank.INSTALL)
     _install(found, observed, where("install line", "canary"))
     ready = where("pool statistics", "pool_statistics") if "pool_statistics" in lines else where("ready line", "max_total_num_tokens")
     if "max_total_num_tokens_values" not in observed:

@@ -74,7 +74,7 @@ def _explain(number: int, explanation: ErrorExplanation) -> None:
                 key = f"explained.{number}.{explanation.label}.{index}"
                 plan_findings.fix_button(key, fix.text, fix.field, fix.value, fix.flag, Severity.ERROR if index == 0 else Severity.NOTE)
             else:
-                flag = f" <code>{html_text(fix.flag)}</code>" if fix.flag else ""
+                flag = f" <code>{html_text(fix.flag)}</code>" if fix.flag and fix.flag not in fix.text else ""
                 st.html(f'<p class="kvc-why">→ {html_text(fix.text)}{flag}</p>', width="content")
 
 
@@ -102,6 +102,7 @@ def _tables(result: ImportResult) -> None:
         with st.expander("Fields and where they came from"):
             rows = [(name, format_field(name, entry.value) or "none", entry.source, entry.derived) for name, entry in result.fields.items()]
             blocks.table(("field", "value", "source", "derived"), rows)
-    if result.observed:
+    observed = [(name, str(value)) for name, value in result.observed.items() if value is not None]
+    if observed:
         with st.expander("What the text states besides"):
-            blocks.table(("name", "value"), [(name, str(value)) for name, value in result.observed.items()])
+            blocks.table(("name", "value"), observed)

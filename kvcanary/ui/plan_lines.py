@@ -10,8 +10,8 @@ from kvcanary.units import format_bytes
 
 _PAYS = {
     Share.STATIC: "static share",
-    Share.SLACK: "beside the static share",
-    Share.RESERVED: "beside the static share; SGLang takes it off the pool",
+    Share.SLACK: "outside the static share",
+    Share.RESERVED: "taken off the pool",
 }
 
 
@@ -34,7 +34,7 @@ def _formula(item: LineItem) -> str:
     # A stated number has no rule; it comes from wherever the field was filled from.
     origin = next((state.sources()[name] for name in item.terms if name in state.sources()), "typed in the form")
     source = origin if item.source == "stated" else item.source
-    quiet = ". ".join(text for text in (item.note, source) if text)
+    quiet = " · ".join(text for text in (item.note.rstrip("."), source) if text)
     return f'<code>{html_text(item.text)}</code><br><span class="kvc-quiet">{html_text(quiet)}</span>'
 
 
@@ -43,9 +43,9 @@ def _sums(plan: MemoryPlan) -> list[tuple[str, str, str]]:
         ("known lines", plan.known_bytes, "sum of the lines above" + ("; lines that are unknown come on top" if plan.unknown_lines else ""))
     ]
     if plan.static_limit_bytes is not None:
-        rows.append(("static share", plan.static_limit_bytes, "mem_fraction_static of what there is"))
+        rows.append(("static share", plan.static_limit_bytes, "mem_fraction_static of the memory of the device"))
         rows.append(("left in the static share", plan.static_left_bytes or 0, "negative: SGLang makes the pool smaller than asked for"))
     if plan.budget_bytes is not None:
-        rows.append(("memory there is", plan.budget_bytes, plan.budget_note))
-        rows.append(("headroom", plan.headroom_bytes or 0, "memory there is less the known lines; activations of a forward live here"))
+        rows.append(("memory of the device", plan.budget_bytes, plan.budget_note))
+        rows.append(("headroom", plan.headroom_bytes or 0, "what is left for activations and for lines that are unknown"))
     return [(f"<b>{name}</b>", f"<b>{html_text(format_bytes(size))}</b>", html_text(text)) for name, size, text in rows]

@@ -34,6 +34,11 @@ def draw(plan: MemoryPlan) -> None:
     pool, fraction = largest_pool(plan), smallest_fraction(plan)
     current = plan.settings
     with st.container(gap="xsmall", key="solved"):
+        if isinstance(pool, Unknown):
+            style.caption(f"Largest pool, smallest fraction and longest context: {_said(pool)}.")
+            _longest_context(plan)
+            _cost_table(plan)
+            return
         value = pool.slots if isinstance(pool, PoolAnswer) and 0 < pool.slots != current.pool.pool_slot_count else None
         _answer("Largest pool for this memory", _said(pool), "pool_slot_count", value)
         share = (
@@ -87,15 +92,16 @@ def _longest_context(plan: MemoryPlan) -> None:
             style.line(str(error), "error")
             return
         by_memory, by_pool = largest_context(plan, concurrency), largest_context(plan, concurrency, fixed="pool")
-        grown = _context(by_memory) + (f", with {format_count(by_memory.pool_slots)} slots" if isinstance(by_memory, FrontierPoint) else "")
+        lines = [("Longest context in this pool", by_pool, ""), ("with the pool that the memory allows", by_memory, "slots")]
         st.html(
-            f'<p class="kvc-finding">Longest context in this pool: <b>{html_text(_context(by_pool))}</b><br>'
-            f"with the largest pool for this memory: <b>{html_text(grown)}</b></p>"
+            '<p class="kvc-finding">'
+            + "<br>".join(
+                f"{question}: <b>{format_count(point.context)} tokens</b>" + (f" ({format_count(point.pool_slots)} slots)" if extra else "")
+                for question, point, extra in lines
+                if isinstance(point, FrontierPoint)
+            )
+            + "</p>"
         )
-
-
-def _context(point: FrontierPoint | Unknown) -> str:
-    return _said(point) if isinstance(point, Unknown) else f"{format_count(point.context)} tokens"
 
 
 def _cost_table(plan: MemoryPlan) -> None:
@@ -115,7 +121,5 @@ def _cost_table(plan: MemoryPlan) -> None:
     blocks.table(("canary", "takes", "slots for the same bytes", "lost"), rows, numeric=(1, 2, 3))
 
 
-def _said(answer: PoolAnswer | FractionAnswer | FrontierPoint | Unknown) -> str:
-    if isinstance(answer, Unknown):
-        return f"unknown, {answer.text}; settled by {answer.settle}"
-    return "" if isinstance(answer, FrontierPoint) else answer.text
+def _said(answer: PoolAnswer | FractionAnswer | Unknown) -> str:
+    return f"unknown, {answer.text}; settled by {answer.settle}" if isinstance(answer, Unknown) else answer.text

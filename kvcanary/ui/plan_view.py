@@ -93,9 +93,10 @@ def draw(given: Planned) -> None:
     _memory(given.plan)
     plan_solve.draw_remedies(given.plan)
     # One view at a time: hidden tabs would be computed on every keystroke.
-    view = st.segmented_control("Details", list(_VIEWS), default="Solve", key=VIEW, label_visibility="collapsed", persist_state="session")
-    if view is not None:
-        _VIEWS[view](given.plan, given.current)
+    view = st.segmented_control(
+        "Details", list(_VIEWS), default="Solve", required=True, key=VIEW, label_visibility="collapsed", persist_state="session"
+    )
+    _VIEWS[view](given.plan, given.current)
 
 
 def _capacities(current: state.Current) -> None:
@@ -120,6 +121,12 @@ def _memory(plan: MemoryPlan) -> None:
         f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(size)}</b></span>'
         for name, size, color in charts.memory_key(plan, theme)
     )
+    for name, size, kind in (
+        ("static share", plan.static_limit_bytes, "kvc-mark kvc-dots"),
+        ("device", plan.budget_bytes, "kvc-mark"),
+    ):
+        if size is not None:
+            key += f'<span><i class="{kind}"></i>{name} <b>{html_text(format_bytes(size))}</b></span>'
     st.html(f'<p class="kvc-finding"><b>Memory of one rank</b>: {html_text(plan.summary)}</p>')
     st.plotly_chart(charts.memory_bar(plan, theme), key="memory_bar", config=_CHART_CONFIG, alt=summary)
     st.html(f'<div class="kvc-key">{key}</div>')
