@@ -227,3 +227,21 @@ def test_a_forked_child_has_threads_of_its_own():
     parent, child = done.stdout.split()
     assert int(parent) > 4
     assert parent == child
+
+
+@pytest.mark.parametrize("spread", [8, 1 << 40])
+def test_slots_that_meet_are_found_in_narrow_and_in_wide_pools(spread):
+    """Against sets; a spread of 2^40 is wider than any bit map would be."""
+    random = np.random.default_rng(7)
+    met = 0
+    for _ in range(400):
+        lengths = random.integers(0, 4, size=random.integers(1, 5))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        slots = random.integers(-1, 3 * len(lengths) + 4, size=offsets[-1]) * (spread // 8)
+        seeds = random.integers(-1, 3 * len(lengths) + 4, size=len(lengths)) * (spread // 8)
+        written = [int(slot) for slot in slots if slot >= 0]
+        writing = {int(seed) for seed, length in zip(seeds, lengths, strict=True) if length and seed >= 0}
+        expected = len(set(written)) < len(written) or bool(writing & set(written))
+        assert stamp_op.slots_meet(slots, offsets, seeds) == expected, (slots, offsets, seeds)
+        met += expected
+    assert 50 < met < 350

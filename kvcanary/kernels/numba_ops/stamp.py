@@ -35,6 +35,9 @@ STEPS = 16
 BLOCK = 64
 """Tokens whose real-KV hashes are computed together."""
 
+_BITS_PER_TOKEN = 512
+"""A pool that is wider than so many slots per token takes longer to clear as a bit map than the tokens take to sort."""
+
 _BAD_TOKEN, _BAD_POSITION = int(FailReason.WRITE_TOKEN), int(FailReason.WRITE_POSITION)
 _PADDING = layout.PADDING_SLOT
 _NO_SOURCE = (np.int64(0),) * 5
@@ -82,6 +85,52 @@ def count_jumps(buffer, stride, offsets, seeds, positions, slots, first, last):
                 jumps += positions[index] != previous + 1
                 previous = positions[index]
     return jumps
+
+
+@compiled
+def slots_meet(slots, offsets, seeds):
+    """Whether a slot is written twice in this launch, or is written and the seed of a request that writes: then order shows."""
+    begin, end = offsets[0], offsets[-1]
+    written = np.empty(end - begin, np.int64)
+    count = 0
+    for index in range(begin, end):
+        if slots[index] >= 0:
+            written[count] = slots[index]
+            count += 1
+    if count == 0:
+        return False
+    written = written[:count]
+    low, high = written[0], written[0]
+    for slot in written:
+        low, high = min(low, slot), max(high, slot)
+    if high - low > _BITS_PER_TOKEN * count:
+        return _sorted_meet(np.sort(written), offsets, seeds)
+    seen = np.zeros(((high - low) >> 6) + 1, np.uint64)
+    for slot in written:
+        word, bit = (slot - low) >> 6, _U64(1) << _U64((slot - low) & 63)
+        if seen[word] & bit:
+            return True
+        seen[word] |= bit
+    for request in range(seeds.shape[0]):
+        seed = seeds[request]
+        if seed < low or seed > high or offsets[request + 1] == offsets[request]:
+            continue
+        if seen[(seed - low) >> 6] & (_U64(1) << _U64((seed - low) & 63)):
+            return True
+    return False
+
+
+@compiled
+def _sorted_meet(written, offsets, seeds):
+    for index in range(1, written.shape[0]):
+        if written[index] == written[index - 1]:
+            return True
+    for request in range(seeds.shape[0]):
+        if seeds[request] >= 0 and offsets[request + 1] > offsets[request]:
+            place = np.searchsorted(written, seeds[request])
+            if place < written.shape[0] and written[place] == seeds[request]:
+                return True
+    return False
 
 
 @compiled
