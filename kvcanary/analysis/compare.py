@@ -149,9 +149,9 @@ def compare(before: Sequence[Sequence[Point]], after: Sequence[Sequence[Point]])
     first, second = _by_key(before, across), _by_key(after, across)
     common = [key for key in first if key in second]
     level = 1 - FALSE_ALARMS / max(1, sum(key[5] in OPS for key in common))
-    mode = f"{' '.join(_modes(before))} to {' '.join(_modes(after))}" if across and _modes(before) != _modes(after) else ""
     rows = [_row(key, first[key], second[key], level) for key in common]
-    if mode:
+    if across:
+        mode = " to ".join(dict.fromkeys((*_modes(before), *_modes(after))))
         rows = [replace(row, hash_mode=mode) for row in rows]
     return Comparison(
         rows=tuple(row for row in rows if row.op in OPS),
@@ -218,6 +218,22 @@ def judge(comparison: Comparison, limit: float) -> tuple[Verdict, str]:
     if left:
         return Verdict.PARTIAL, f"Partial: no operation keeps less than {limit:g}; {left} were measured in one of the two alone."
     return Verdict.PASS, f"Pass: all {len(comparison.rows)} operations keep at least {limit:g}."
+
+
+def judge_runs(before: Sequence[RunRecord], after: Sequence[RunRecord], comparison: Comparison, limit: float) -> tuple[Verdict, str]:
+    """`judge`, after a look at the runs themselves: one that failed is slower than any limit, and nothing is measured by a failed one."""
+    for record in before:
+        if record.verdict is Verdict.FAIL:
+            return Verdict.NOT_RUN, f"Not compared: run {record.id}, which the other is compared with, failed. {record.sentence}"
+    for record in after:
+        if record.verdict is Verdict.FAIL:
+            return Verdict.FAIL, f"Fail: run {record.id} failed. {record.sentence}"
+    verdict, sentence = judge(comparison, limit)
+    unfinished = [record for record in (*before, *after) if record.verdict is not Verdict.PASS]
+    if verdict is Verdict.PASS and unfinished:
+        first = unfinished[0]
+        return Verdict.PARTIAL, f"Partial: {sentence.partition(': ')[2]} Run {first.id} is {first.verdict}: {first.sentence}"
+    return verdict, sentence
 
 
 def describe(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The command line: every page's work without a browser. One module per command."""
+"""The command line: every page's work without a browser. One module per command, or per group of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# Command -> module here, which holds a function `command`, and what the list of commands says of it. A module is loaded when its command
-# is called, so that `kvcanary --help` waits for nothing and `kvcanary plan` does not wait for torch.
+# Command -> module here, which holds a function `command` or a Typer application `group`, and what the list of commands says of it. A
+# module is loaded when its command is called, so that `kvcanary --help` waits for nothing and `kvcanary plan` does not wait for torch.
 COMMANDS = {
     "plan": ("plan", "Check settings against every rule at once; compute launch capacities and memory."),
     "bench": ("bench", "Prove the detector on this machine, then time stamp and verify beside their bounds."),
@@ -17,6 +17,8 @@ COMMANDS = {
     "import": ("import_text", "Read a launch command, log, server_info, config.json or error message into settings."),
     "inspect": ("inspect_log", "Read server logs and say what the violations mean."),
     "watch": ("watch", "Follow server logs and print violations as they come; optionally serve metrics."),
+    "runs": ("runs", "List stored runs; show, annotate, delete, restore, export and retain them."),
+    "compare": ("compare", "Compare runs with intervals; with --fail-below, judge the second for a CI."),
     "doctor": ("doctor", "Say which backends can run here, and run the gate on each of them."),
 }
 
@@ -38,8 +40,12 @@ class LazyGroup(TyperGroup):
         return name, _load(name) if name in COMMANDS else command, rest
 
 
-def _load(name: str) -> TyperCommand:
+def _load(name: str) -> TyperCommand | TyperGroup:
     module = importlib.import_module(f"kvcanary.cli.{COMMANDS[name][0]}")
+    if hasattr(module, "group"):
+        group = typer.main.get_command(module.group)
+        assert isinstance(group, TyperGroup)
+        return group
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     single.command(name)(module.command)
     command = typer.main.get_command(single)

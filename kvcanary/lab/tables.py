@@ -52,11 +52,16 @@ def forward_text(forward_s: float, step_time_s: float | None) -> str:
     return f"{format_seconds(forward_s)}{share}"
 
 
-def write_points(path: Path, points: Sequence[Point]) -> None:
-    """The rows of `point_rows` as one Parquet file."""
+def points_table(points: Sequence[Point]) -> Any:
+    """The rows of `point_rows` as an Arrow table, whose types do not depend on what was measured."""
     types = {name: pa.string() for name in _TEXT_COLUMNS} | {name: pa.int64() for name in _WHOLE_COLUMNS}
     schema = pa.schema([(name, types.get(name, pa.float64())) for name in POINT_COLUMNS])
-    _write(path, pa.Table.from_pylist(point_rows(points), schema=schema))
+    return pa.Table.from_pylist(point_rows(points), schema=schema)
+
+
+def write_points(path: Path, points: Sequence[Point]) -> None:
+    """The rows of `point_rows` as one Parquet file."""
+    _write(path, points_table(points))
 
 
 def write_slots(path: Path, columns: dict[str, npt.NDArray[Any]], *, length: int) -> None:

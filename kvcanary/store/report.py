@@ -46,12 +46,16 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading with what belongs under it; a section without tables and pictures is a heading and a sentence."""
+    """A heading with what belongs under it; a section without tables and pictures is a heading and a sentence.
+
+    beside: the pictures stand side by side where there is room.
+    """
 
     heading: str
     sentence: str = ""
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
+    beside: bool = False
 
 
 def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", kind: Kind = "note") -> str:
@@ -86,9 +90,12 @@ def _section(index: int, section: Section, numbers: Sequence[int]) -> str:
     parts = [f'<section id="section-{index}"><h2>{html_text(section.heading)}</h2>']
     if section.sentence:
         parts.append(f"<p>{html_text(section.sentence)}</p>")
-    for number, picture in zip(numbers, section.pictures, strict=True):
-        alt = html_text(picture.alt)
-        parts.append(f'<figure><div id="figure-{number}" role="img" aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>')
+    if section.pictures:
+        parts.append(f'<div class="{"beside" if section.beside else "below"}">')
+        for number, picture in zip(numbers, section.pictures, strict=True):
+            alt = html_text(picture.alt)
+            parts.append(f'<figure><div id="figure-{number}" role="img" aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>')
+        parts.append("</div>")
     parts += [_table(table) for table in section.tables]
     return "".join([*parts, "</section>"])
 

@@ -71,7 +71,7 @@ def test_a_section_is_heading_sentence_picture_and_table() -> None:
     assert [text for text in found.texts if text in ("Points", "Two were measured.", "Three clean.", "all of them", "decode", "Nothing else")] == [
         "Points", "Two were measured.", "Three clean.", "all of them", "decode", "Nothing else",
     ]  # fmt: skip
-    assert found.named("div")[0] == {"id": "figure-0", "role": "img", "aria-label": "Three clean."}
+    assert found.named("div")[:2] == [{"class": "below"}, {"id": "figure-0", "role": "img", "aria-label": "Three clean."}]
     assert [attributes.get("class") for attributes in found.named("td")] == [None, "n", None, "n"]
     assert found.named("p")[0] == {"class": "verdict pass"}
 
@@ -82,10 +82,10 @@ def test_each_picture_is_there_for_both_themes() -> None:
 
 
 def test_plotly_is_inline_once_and_only_where_there_is_a_picture() -> None:
-    two = Section(heading="Two", pictures=(Picture(draw=bars, alt="a"), Picture(draw=bars, alt="b")))
+    two = Section(heading="Two", beside=True, pictures=(Picture(draw=bars, alt="a"), Picture(draw=bars, alt="b")))
     document = report_html("Run 7", (two,))
     assert document.count("* plotly.js v") == 1
-    assert [attributes["id"] for attributes in Elements(document).named("div")] == ["figure-0", "figure-1"]
+    assert [attributes.get("id") for attributes in Elements(document).named("div")] == [None, "figure-0", "figure-1"]
     plain = report_html("Run 7", SECTIONS[1:])
     assert Elements(plain).named("script") == []
     assert len(plain) < 10_000

@@ -1,0 +1,99 @@
+"""Runs beside each other: ratios with their intervals, and throughput laid over one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvcanary.analysis.compare import Row
+from kvcanary.charts.theme import SERIES, ThemeName, faint, ink, pick, style
+from kvcanary.escape import chart_text
+from kvcanary.units import format_seconds
+
+ROW_LIMIT = 60
+_OUTCOMES = {
+    "faster": (("#1b6b3a", "#7fd6a0"), "triangle-right"),
+    "slower": (("#a52a0c", "#ff9270"), "triangle-left"),
+    "no difference shown": (("#7b8492", "#98a2b1"), "circle"),
+    "too few repeats": (("#7b8492", "#98a2b1"), "circle-open"),
+    "no repeats stored": (("#7b8492", "#98a2b1"), "x-thin-open"),
+}
+# Told apart by dash and mark as well, so that greyscale works.
+_LINES = (
+    (SERIES["stamp"], "solid", "circle"),
+    (SERIES["earlier"], "dash", "square"),
+    (SERIES["verify"], "dot", "diamond"),
+    (("#2f8f77", "#57b39a"), "dashdot", "triangle-up"),
+    (("#4a5464", "#aab3c0"), "longdash", "cross"),
+)
+RUN_LIMIT = len(_LINES)
+
+
+def row_name(row: Row) -> str:
+    """'prefill 1 after 2048 · head stamp · partial, contiguous': one operation in an axis label or a table."""
+    after = f" after {row.prefix}" if row.workload == "prefill" and row.prefix else ""
+    return f"{row.workload} {row.batch}{after} · {row.op.replace('_', ' ')} · {row.hash_mode}, {row.layout}"
+
+
+def most_telling(rows: Sequence[Row]) -> list[Row]:
+    """At most ROW_LIMIT rows: shown differences first, then the largest ratios either way; in the order they were given."""
+    ranked = sorted(rows, key=lambda row: (row.outcome not in ("slower", "faster"), -max(row.ratio, 1 / row.ratio)))
+    kept = {id(row) for row in ranked[:ROW_LIMIT]}
+    return [row for row in rows if id(row) in kept]
+
+
+def ratios(rows: Sequence[Row], theme: ThemeName, limit: float | None = None) -> go.Figure:
+    """One line per operation: ratio of the rates with its interval, a line at 1, and one at the limit of a check."""
+    figure = go.Figure()
+    for outcome, (colors, symbol) in _OUTCOMES.items():
+        shown = [row for row in rows if row.outcome == outcome]
+        if not shown:
+            continue
+        spans = [(row.interval.low, row.interval.high) if row.interval else (row.ratio, row.ratio) for row in shown]
+        figure.add_trace(
+            go.Scatter(
+                x=[row.ratio for row in shown], y=[row_name(row) for row in shown], mode="markers", name=outcome,
+                marker={"symbol": symbol, "size": 10, "color": pick(colors, theme), "line": {"width": 2, "color": pick(colors, theme)}},
+                error_x={
+                    "type": "data", "symmetric": False, "thickness": 2, "color": pick(colors, theme),
+                    "array": [max(0.0, high - row.ratio) for row, (_, high) in zip(shown, spans, strict=True)],
+                    "arrayminus": [max(0.0, row.ratio - low) for row, (low, _) in zip(shown, spans, strict=True)],
+                },
+                customdata=[[format_seconds(row.before_s), format_seconds(row.after_s)] for row in shown],
+                hovertemplate="%{y}<br>%{x:.3f} of the rate<br>%{customdata[0]} to %{customdata[1]}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.add_vline(1, line={"color": ink(theme), "width": 1})
+    if limit is not None:
+        figure.add_vline(limit, line={"color": pick(_OUTCOMES["slower"][0], theme), "width": 1, "dash": "dash"})
+    style(figure, theme, height=110 + 22 * len(rows))
+    figure.update_xaxes(title="rate compared with the first run (1 = the same)")
+    order = [row_name(row) for row in rows]
+    figure.update_yaxes(categoryorder="array", categoryarray=order[::-1], gridcolor=faint(theme))
+    return figure
+
+
+def overlay(frames: Sequence[tuple[str, pd.DataFrame]], op: str, what: str, theme: ThemeName) -> go.Figure:
+    """Items per second by batch of one operation, a line per run, log-log; frames hold decode points as `decode_variant` gives them."""
+    figure = go.Figure()
+    for (name, frame), (colors, dash, symbol) in zip(frames, _LINES, strict=False):
+        rows = frame[frame["op"] == op]
+        color = pick(colors, theme)
+        rate = rows["items"] / rows["p50_s"]
+        figure.add_trace(
+            go.Scatter(
+                x=rows["batch"], y=rate, name=chart_text(name), mode="lines+markers",
+                line={"color": color, "width": 2, "dash": dash}, marker={"symbol": symbol, "size": 9},
+                error_y={
+                    "type": "data", "symmetric": False, "thickness": 1, "color": color,
+                    "array": rows["items"] / rows["p20_s"] - rate, "arrayminus": rate - rows["items"] / rows["p80_s"],
+                },
+                hovertemplate=f"batch %{{x}}: %{{y:.3s}} {what}/s<extra>{chart_text(name)}</extra>",
+            )
+        )  # fmt: skip
+    style(figure, theme, height=340)
+    figure.update_xaxes(type="log", title="batch, requests", dtick=1, minor={"showgrid": False})
+    figure.update_yaxes(type="log", title=f"{op}, {what} per second", dtick=1, exponentformat="SI")
+    return figure

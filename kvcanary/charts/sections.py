@@ -1,0 +1,380 @@
+"""What there is to say about one run, or about runs beside each other, as sections: the page and the report show the same list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from kvcanary.analysis import slot_map
+from kvcanary.analysis.compare import Comparison, Row, compare, differences, level_sentence
+from kvcanary.analysis.frames import decode_variant, points_frame, variants
+from kvcanary.charts import compare as compare_charts
+from kvcanary.charts import detection, slots, throughput
+from kvcanary.config.settings import FIELDS, Settings
+from kvcanary.errors import ConfigError, StoreError
+from kvcanary.lab.campaign import CellSummary, summarise
+from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
+from kvcanary.lab.frontier import config_costs
+from kvcanary.lab.records import Point, RunRecord, Verdict
+from kvcanary.layout import SlotStatus
+from kvcanary.store.database import Store
+from kvcanary.store.report import Kind, Picture, Section, Table, report_html
+from kvcanary.store.runs import point_rows
+from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
+
+ROW_LIMIT = 500
+VERDICT_KINDS: Mapping[Verdict, Kind] = {
+    Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note",
+}  # fmt: skip
+
+
+def run_sections(store: Store, run_id: str) -> list[Section]:
+    """Everything about one run, whatever of it there is; StoreError when there is no such run. A part that cannot be read says why."""
+    record = store.record(run_id)
+    parts = [_outcome(store, record), _settings(record)]
+    if record.kind == "campaign":
+        parts += _read(_campaign, store, record)
+    elif record.kind in ("plan", "inspection"):
+        parts += _read(_result, store, record)
+    else:
+        parts += [*_read(_points, store, record), *_read(_map, store, record)]
+    parts += [_gate(record), _coverage(record), _machine(record)]
+    return [part for part in parts if part is not None]
+
+
+def run_report(store: Store, run_id: str) -> str:
+    """The report of one run as one HTML document."""
+    record = store.record(run_id)
+    verdict = record.sentence or f"{record.state.value.capitalize()}. {record.error}"
+    return report_html(
+        f"{record.kind.capitalize()} {record.id}", run_sections(store, run_id), verdict=verdict, kind=VERDICT_KINDS[record.verdict]
+    )
+
+
+def compare_report(store: Store, run_ids: Sequence[str], limit: float | None = None) -> str:
+    """The report of runs beside each other as one HTML document."""
+    return report_html(f"{run_ids[0]} compared with {', '.join(run_ids[1:])}", compare_sections(store, run_ids, limit))
+
+
+def _read(part: Any, store: Store, record: RunRecord) -> list[Section]:
+    try:
+        found: list[Section] = part(store, record)
+    except (StoreError, ConfigError) as error:
+        return [Section(heading="Not readable here", sentence=str(error))]
+    return found
+
+
+def _outcome(store: Store, record: RunRecord) -> Section:
+    row = store.row(record.id)
+    facts = [("run", record.id), ("kind", record.kind), ("state", record.state.value), ("verdict", record.verdict.value)]
+    facts.append(("made", time_text(record.created_s)))
+    if record.started_s is not None and record.finished_s is not None:
+        facts.append(("took", format_seconds(max(0.0, record.finished_s - record.started_s))))
+    facts += [("note", row.note)] if row.note else []
+    facts += [("labels", ", ".join(row.labels))] if row.labels else []
+    facts += [("error", record.error)] if record.error else []
+    facts += [("left out", reason) for reason in record.skipped]
+    facts += [("note of the run", note) for note in record.notes]
+    return Section(heading="Outcome", tables=(Table(head=("what", "value"), rows=facts),))
+
+
+def _settings(record: RunRecord) -> Section | None:
+    given = record.spec.get("settings")
+    options = [(name, _text(value)) for name, value in record.spec.items() if name != "settings"]
+    if not isinstance(given, dict):
+        return Section(heading="What ran", tables=(Table(head=("option", "value"), rows=options),)) if options else None
+    try:
+        flat = Settings.from_flat(given).to_flat()
+    except ConfigError:
+        flat = given
+    changed = [(name, _text(value)) for name, value in flat.items() if name not in FIELDS or value != FIELDS[name].default]
+    sentence = f"{format_count(len(changed))} settings differ from their defaults; all others have them."
+    tables = [Table(head=("setting", "value"), rows=changed)] if changed else []
+    tables += [Table(head=("option", "value"), rows=options)] if options else []
+    return Section(heading="Settings", sentence=sentence, tables=tables)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _points(store: Store, record: RunRecord) -> list[Section]:
+    points = store.points(record.id)
+    if not points:
+        return [Section(heading="Throughput", sentence="Nothing was measured in this run.")]
+    frame = points_frame(points)
+    pictures = []
+    for mode, layout in variants(frame):
+        rows = decode_variant(frame, mode, layout)
+        text = f"Hash {mode}, {layout} slots: {throughput.summary(rows)}"
+        pictures.append(Picture(draw=lambda theme, rows=rows: throughput.by_batch(rows, theme), alt=text))  # type: ignore[misc]
+    return [Section(heading="Throughput", pictures=pictures, tables=(points_table(points),))]
+
+
+def points_table(points: Sequence[Point]) -> Table:
+    """Every measured point and operation."""
+    head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
+    return Table(head=head, rows=[_point_cells(row) for row in point_rows(list(points))], numeric=(3, 4, 6, 7, 8, 9, 10))
+
+
+def _point_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["workload"], row["layout"], row["hash_mode"], format_count(row["batch"]), format_count(row["prefix"]), row["op"],
+        format_rate(row["items_per_s"], "tokens" if row["op"] == "stamp" else "slots"), format_seconds(row["p50_s"]),
+        f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
+        "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
+        "not a forward" if row["forward_s"] is None else format_seconds(row["forward_s"]),
+    )  # fmt: skip
+
+
+def _map(store: Store, record: RunRecord) -> list[Section]:
+    picture = map_picture(store, record.id)
+    if picture is None:
+        return []
+    cards = store.cards(record.id)
+    planted = [
+        (fault["kind"], format_count(fault["slot"]), fault["field"], ", ".join(fault["expected"]) or "out of reach", fault["why"])
+        for fault in record.faults
+    ]
+    head = ("planted", "slot", "field", "expected at", "why")
+    tables = [Table(head=head, rows=planted, numeric=(1,))] if planted else []
+    sentence = f"{format_count(len(cards))} slots have a card." if cards else "No slot is bad."
+    return [Section(heading="Slot map", sentence=sentence, pictures=(picture,), tables=tables)]
+
+
+def map_picture(store: Store, run_id: str, name: str = "") -> Picture | None:
+    """The slot map of a run, None where it did not get that far."""
+    arrays = store.slots(run_id)
+    if arrays is None:
+        return None
+    grid, counts = slot_map.reduce_to_tiles(arrays.status), slot_map.count_statuses(arrays.status)
+    parts = ", ".join(f"{format_count(count)} {_STATUS_WORDS[status]}" for status, count in counts.items() if count)
+    text = f"{name + ': ' if name else ''}{format_count(len(arrays.status))} slots: {parts}."
+    return Picture(draw=lambda theme: slots.overview(grid, counts, theme), alt=text)
+
+
+_STATUS_WORDS = {status: status.name.lower() for status in SlotStatus}
+
+
+def _campaign(store: Store, record: RunRecord) -> list[Section]:
+    plan = plan_of(CampaignSpec(**record.spec))
+    runs = read_runs(store.folder(record.id).path)
+    if not runs:
+        return [Section(heading="Detection", sentence="No run was finished, so there is no matrix.")]
+    cells, costs = summarise(plan, runs), config_costs(plan, runs)
+    cost_rows = [
+        (
+            row.config, f"{format_fraction(row.rate)} of {row.injected}" if row.injected else "nothing injected",
+            "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps", format_count(round(row.verified_per_step)),
+            format_seconds(row.canary_s_per_step), "yes" if row.on_frontier else "no",
+        )
+        for row in costs
+    ]  # fmt: skip
+    head = ("configuration", "found", "latency p90", "entries per step", "canary per step", "on the frontier")
+    text = detection.matrix_summary(cells)
+    picture = Picture(draw=lambda theme: detection.matrix(cells, costs, theme), alt=text)
+    return [
+        Section(heading="Detection", sentence=text, pictures=(picture,), tables=(cells_table(cells),)),
+        Section(heading="Cost and detection", tables=(Table(head=head, rows=cost_rows, numeric=(1, 2, 3, 4)),)),
+    ]
+
+
+def cells_table(cells: Sequence[CellSummary]) -> Table:
+    """Every cell of a detection matrix."""
+    rows = [
+        (
+            f"{cell.kind}.{cell.variant}", cell.config, cell.outcome, f"{cell.detected} of {cell.injected}",
+            "" if cell.latency_p50 is None else f"{cell.latency_p50:g}", ", ".join(cell.reports), cell.reason,
+        )
+        for cell in cells
+    ]  # fmt: skip
+    head = ("fault", "configuration", "result", "reported", "latency p50, steps", "reported as", "why out of reach")
+    return Table(head=head, rows=rows, numeric=(3, 4))
+
+
+def _result(store: Store, record: RunRecord) -> list[Section]:
+    """A plan's or an inspection's document: each list of objects in it as a table."""
+    document = store.result(record.id) or {}
+    found = []
+    for heading, key in _RESULT_PARTS:
+        rows = document.get(key)
+        if isinstance(rows, dict):
+            rows = [{"name": name, **value} if isinstance(value, dict) else {"name": name, "value": value} for name, value in rows.items()]
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if rows:
+            names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(_flat(row.get(name)) for row in rows)]
+            shown = [[_flat(row.get(name)) for name in names] for row in rows[:ROW_LIMIT]]
+            more = f"The first {format_count(ROW_LIMIT)} of {format_count(len(rows))}." if len(rows) > ROW_LIMIT else ""
+            table = Table(head=[name.replace("_", " ") for name in names], rows=shown)
+            found.append(Section(heading=heading, sentence=more, tables=(table,)))
+    return found
+
+
+_RESULT_PARTS = (
+    ("Findings", "findings"), ("Capacities", "capacities"), ("Memory", "memory"), ("Causes", "causes"), ("Counts", "counts"),
+    ("Coverage of the log", "coverage"), ("Incidents", "incidents"), ("Ranks", "ranks"), ("Violations", "violations"),
+)  # fmt: skip
+
+
+def _flat(value: Any) -> str:
+    """A cell; an object in it is named by its size alone, because the JSON export has it whole."""
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
+        return f"{len(value)} entries" if value else ""
+    return "" if value is None else _text(value)
+
+
+def _gate(record: RunRecord) -> Section | None:
+    if not record.gate:
+        return None
+    rows = [(check.name, "yes" if check.ok else "NO", check.detail) for check in record.gate]
+    held = sum(check.ok for check in record.gate)
+    return Section(
+        heading="Gate", sentence=f"{held} of {len(rows)} checks held.", tables=(Table(head=("check", "held", "detail"), rows=rows),)
+    )
+
+
+def _coverage(record: RunRecord) -> Section | None:
+    if not record.coverage:
+        return None
+    rows = [(name.replace("_", " "), format_count(count)) for name, count in record.coverage.items()]
+    sentence = "What the verdict rests on: slots that were looked at, left out and out of reach, launches, and ring rows kept and dropped."
+    return Section(heading="Coverage", sentence=sentence, tables=(Table(head=("what", "count"), rows=rows, numeric=(1,)),))
+
+
+def _machine(record: RunRecord) -> Section | None:
+    facts = {name: format_bytes(value) if name.endswith("_bytes") else _text(value) for name, value in record.machine.items()}
+    facts |= record.versions
+    facts |= {"backend": record.backend["reason"]} if "reason" in record.backend else {}
+    facts |= {name.removesuffix("_s"): format_seconds(value) for name, value in record.durations_s.items()}
+    if not facts:
+        return None
+    return Section(heading="Machine and versions", tables=(Table(head=("what", "value"), rows=list(facts.items())),))
+
+
+def time_text(seconds: float) -> str:
+    """'2026-01-31 23:59:59 UTC'."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def comparison(store: Store, before: str, after: str) -> Comparison:
+    """Measured points of two runs beside each other."""
+    return compare([store.points(before)], [store.points(after)])
+
+
+def compare_sections(store: Store, run_ids: Sequence[str], limit: float | None = None) -> list[Section]:
+    """The first run is what the others are compared with; two at least, as many as can be told apart in a chart at most."""
+    if not 2 <= len(run_ids) <= compare_charts.RUN_LIMIT or len(set(run_ids)) < len(run_ids):
+        raise StoreError(f"compare 2 to {compare_charts.RUN_LIMIT} different runs, got {len(run_ids)}")
+    records = [store.record(run_id) for run_id in run_ids]
+    found = [_differing(records)]
+    if all(record.kind == "campaign" for record in records):
+        return [*found, *_campaigns(store, records)]
+    points = [store.points(run_id) for run_id in run_ids]
+    for record, after in zip(records[1:], points[1:], strict=True):
+        found.append(_ratios(record.id if len(records) > 2 else "", compare([points[0]], [after]), limit))
+    found += _overlaid(run_ids, points)
+    maps = [picture for run_id in run_ids if (picture := map_picture(store, run_id, run_id)) is not None]
+    if maps:
+        found.append(Section(heading="Slot maps", pictures=maps, beside=True))
+    return found
+
+
+def _differing(records: Sequence[RunRecord]) -> Section:
+    rows = [(item.group, item.name, *item.values) for item in differences(records)]
+    head = ("of", "what differs", *(record.id for record in records))
+    names = ", ".join(dict.fromkeys(row[0] for row in rows))
+    sentence = f"What differs is of the {names}." if rows else "Settings, options, machine and versions are the same."
+    verdicts = "; ".join(f"{record.id}: {record.verdict.value}" for record in records)
+    return Section(heading="What differs", sentence=f"{sentence} {verdicts}.", tables=(Table(head=head, rows=rows),) if rows else ())
+
+
+def _ratios(name: str, found: Comparison, limit: float | None) -> Section:
+    heading = f"Ratios: {name}" if name else "Ratios"
+    if not found.rows:
+        return Section(heading=heading, sentence=found.sentence)
+    shown = compare_charts.most_telling(found.rows)
+    picture = Picture(draw=lambda theme: compare_charts.ratios(shown, theme, limit), alt=found.sentence)
+    table = Table(
+        head=("operation", "prefix", "before", "after", "ratio of rates", "interval", "outcome"),
+        rows=[_ratio_cells(row) for row in (*found.rows, *found.bounds)],
+        numeric=(1, 2, 3, 4, 5),
+    )
+    return Section(heading=heading, sentence=level_sentence(found), pictures=(picture,), tables=(table,))
+
+
+def _ratio_cells(row: Row) -> tuple[str, ...]:
+    interval = "none" if row.interval is None else f"{row.interval.low:.3f} to {row.interval.high:.3f}"
+    return (
+        compare_charts.row_name(row), format_count(row.prefix), format_seconds(row.before_s), format_seconds(row.after_s),
+        f"{row.ratio:.3f}", interval, row.outcome,
+    )  # fmt: skip
+
+
+def _overlaid(run_ids: Sequence[str], points: Sequence[Sequence[Point]]) -> list[Section]:
+    """Throughput of all runs by batch, for each hash mode and layout that any has; a run without it has no line."""
+    frames = [points_frame(list(mine)) for mine in points]
+    found = list(dict.fromkeys(variant for frame in frames for variant in variants(frame)))
+    pictures = []
+    for mode, layout in found:
+        rows = [(run_id, decode_variant(frame, mode, layout)) for run_id, frame in zip(run_ids, frames, strict=True)]
+        rows = [(run_id, mine) for run_id, mine in rows if len(mine)]
+        for op, what in (("verify", "slots"), ("stamp", "tokens")):
+            best = "; ".join(f"{run_id} {_best(mine, op, what)}" for run_id, mine in rows)
+            pictures.append(
+                Picture(
+                    draw=lambda theme, rows=rows, op=op, what=what: compare_charts.overlay(rows, op, what, theme),  # type: ignore[misc]
+                    alt=f"{op}, hash {mode}, {layout} slots, best rate by run: {best}.",
+                )
+            )
+    return [Section(heading="Throughput", pictures=pictures, beside=True)] if pictures else []
+
+
+def _best(rows: pd.DataFrame, op: str, what: str) -> str:
+    rates = rows[rows["op"] == op]["items_per_s"]
+    return format_rate(float(rates.max()), what) if len(rates) else "not measured"
+
+
+def _campaigns(store: Store, records: Sequence[RunRecord]) -> list[Section]:
+    """Cells whose outcome is not the same, and the matrices beside each other."""
+    tables: list[dict[tuple[str, str], CellSummary]] = []
+    pictures = []
+    for record in records:
+        plan, runs = plan_of(CampaignSpec(**record.spec)), read_runs(store.folder(record.id).path)
+        cells, costs = summarise(plan, runs), config_costs(plan, runs)
+        tables.append({(f"{cell.kind}.{cell.variant}", cell.config): cell for cell in cells})
+        if runs:
+            pictures.append(
+                Picture(
+                    draw=lambda theme, cells=cells, costs=costs: detection.matrix(cells, costs, theme),  # type: ignore[misc]
+                    alt=f"{record.id}: {detection.matrix_summary(cells)}",
+                )
+            )
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    rows = []
+    for key in keys:
+        cells_here = [table.get(key) for table in tables]
+        if len({cell.outcome if cell else "" for cell in cells_here}) > 1:
+            rows.append((*key, *(_cell_text(cell) for cell in cells_here), _apart(cells_here)))
+    sentence = f"{format_count(len(rows))} of {format_count(len(keys))} cells are not the same." if rows else "All cells are the same."
+    head = ("fault", "configuration", *(record.id for record in records), "95 % intervals")
+    tables_shown = (Table(head=head, rows=rows),) if rows else ()
+    return [Section(heading="Detection", sentence=sentence, pictures=pictures, tables=tables_shown)]
+
+
+def _cell_text(cell: CellSummary | None) -> str:
+    return "not run" if cell is None else f"{cell.outcome} ({cell.detected} of {cell.injected})"
+
+
+def _apart(cells: Sequence[CellSummary | None]) -> str:
+    """Whether the Wilson intervals of the first and any other rate lie apart: the careful way to call a difference shown."""
+    first, *others = [cell if cell is not None and cell.rate is not None else None for cell in cells]
+    if first is None or None in others:
+        return "nothing to compare"
+    low, high = first.rate_low or 0.0, first.rate_high or 0.0
+    apart = [cell for cell in others if cell is not None and ((cell.rate_low or 0.0) > high or (cell.rate_high or 0.0) < low)]
+    return "difference shown" if apart else "no difference shown"

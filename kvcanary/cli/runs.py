@@ -1,0 +1,287 @@
+"""`kvcanary runs`: the stored runs without a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
+from kvcanary.cli.options import fail, wide_console, write_document
+from kvcanary.cli.run_names import find_run, write_bytes, write_text
+from kvcanary.errors import ConfigError, KvCanaryError
+from kvcanary.escape import terminal_text
+from kvcanary.store.database import Store
+from kvcanary.store.home import open_store
+from kvcanary.store.rows import KINDS, RunRow
+from kvcanary.units import format_bytes, format_count
+
+group = typer.Typer(
+    name="runs", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    help="Stored runs: list, show, annotate, delete and restore, export, retain. A run is named by its id, a part of it, or latest.",
+)  # fmt: skip
+
+_AGE = re.compile(r"([0-9]{1,6})\s*(min|h|d|w)")
+_AGE_S = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
+JsonTarget = Annotated[
+    str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, a part of it that no other has, or latest.")]
+SomeRuns = Annotated[list[str], typer.Argument(metavar="RUN...", help="One or more runs.")]
+
+
+class Format(StrEnum):
+    """What a run can be exported as."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    HTML = "html"
+
+
+@group.command("list")
+def list_runs(
+    kind: Annotated[str | None, typer.Option(help=f"One of {', '.join(KINDS)}.")] = None,
+    verdict: Annotated[str | None, typer.Option(help="pass, fail, partial or 'not run'.")] = None,
+    state: Annotated[str | None, typer.Option(help="queued, running, done, failed, stopped or interrupted.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Accelerator or processor, as the list shows it.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model, as the list shows it.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only runs with this label.")] = None,
+    text: Annotated[str | None, typer.Option(help="Words in id, sentence, note, model or machine.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="AGE", help="30min, 12h, 7d, 2w, or a date such as 2026-01-31.")] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="The deleted runs that can still be restored.")] = False,
+    order: Annotated[str, typer.Option(help="newest, oldest or largest.")] = "newest",
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 50,
+    home: Home = None,
+    json_target: JsonTarget = None,
+) -> None:
+    """List runs, newest first.
+
+    Examples:
+
+      kvcanary runs list --kind benchmark --label nightly
+
+      kvcanary runs list --newer-than 7d --json -
+    """
+    filters: dict[str, Any] = {"kind": kind, "verdict": verdict, "state": state, "machine": machine, "model": model, "label": label}
+    try:
+        store = open_store(os.environ, home)
+        filters |= {"text": text, "deleted": deleted, "newer_than": None if newer_than is None else read_age(newer_than)}
+        rows, count = store.list(order=order, limit=limit, **filters), store.count(**filters)
+        damaged = store.damaged()
+    except KvCanaryError as error:
+        fail(str(error))
+    for problem in damaged:
+        typer.echo(f"not readable: {problem}", err=True)
+    if json_target is not None:
+        write_document({"schema": "kvcanary.run_list", "version": 1, "count": count, "runs": [_row(row) for row in rows]}, json_target)
+        return
+    console = wide_console()
+    if not rows:
+        console.print("No run fits." if any(value for value in filters.values()) else "No run is stored yet.")
+        return
+    console.print(_table(rows))
+    if count > len(rows):
+        console.print(f"{format_count(len(rows))} of {format_count(count)} runs; --limit shows more.")
+
+
+@group.command()
+def show(run: Run, home: Home = None, json_target: JsonTarget = None) -> None:
+    """One run: verdict, sentence, settings that are not at their default, machine, note and labels.
+
+    Exit code: that of the run's verdict.
+    """
+    try:
+        store = open_store(os.environ, home)
+        run_id = find_run(store, run)
+        row, record = store.row(run_id), store.record(run_id)
+        document = store.document(run_id) if json_target is not None else {}
+    except KvCanaryError as error:
+        fail(str(error))
+    if json_target is not None:
+        write_document(document, json_target)
+    else:
+        # Brings the charts, for which a list need not wait.
+        from kvcanary.charts.sections import run_sections
+
+        console = wide_console()
+        console.print(terminal_text(record.sentence or f"{record.state}. {record.error}"))
+        for section in run_sections(store, run_id):
+            console.print(f"\n[bold]{terminal_text(section.heading)}[/]")
+            if section.sentence:
+                console.print(terminal_text(section.sentence))
+            for found in section.tables:
+                table = Table(box=None, pad_edge=False)
+                for index, name in enumerate(found.head):
+                    table.add_column(terminal_text(name), justify="right" if index in found.numeric else "left")
+                for cells in found.rows:
+                    table.add_row(*map(terminal_text, cells))
+                console.print(table)
+    raise typer.Exit(VERDICT_EXIT_CODES[row.verdict.value])
+
+
+@group.command()
+def note(run: Run, text: Annotated[str, typer.Argument(help="The note; an empty text takes it away.")], home: Home = None) -> None:
+    """Write a note on a run."""
+    _change([run], home, lambda store, run_id: store.set_note(run_id, text), "noted")
+
+
+@group.command()
+def label(
+    run: Run,
+    labels: Annotated[list[str], typer.Argument(metavar="LABEL...", help="Labels to give.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the labels away instead.")] = False,
+    home: Home = None,
+) -> None:
+    """Give a run labels, or take them away."""
+
+    def change(store: Store, run_id: str) -> None:
+        for name in labels:
+            (store.remove_label if remove else store.add_label)(run_id, name)
+
+    _change([run], home, change, "unlabelled" if remove else "labelled")
+
+
+@group.command()
+def delete(runs: SomeRuns, home: Home = None) -> None:
+    """Delete runs; they can be restored for a day."""
+    _change(runs, home, lambda store, run_id: store.delete(run_id), "deleted")
+
+
+@group.command()
+def restore(runs: SomeRuns, home: Home = None) -> None:
+    """Take deleted runs back."""
+    _change(runs, home, lambda store, run_id: store.restore(run_id), "restored", deleted=True)
+
+
+@group.command()
+def export(
+    run: Run,
+    form: Annotated[
+        Format, typer.Option("--format", help="csv and parquet hold the measurements, json all but the slot map.")
+    ] = Format.JSON,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; standard output without it.")] = None,
+    home: Home = None,
+) -> None:
+    """Write a run for other programs, or as one self-contained HTML report.
+
+    Examples:
+
+      kvcanary runs export latest --format html --out report.html
+
+      kvcanary runs export 1f2e3d4c --format csv
+    """
+    from kvcanary.charts.sections import run_report
+    from kvcanary.store import export as exports
+
+    try:
+        store = open_store(os.environ, home)
+        run_id = find_run(store, run)
+        if form is Format.PARQUET:
+            content = exports.export_parquet(store, run_id)
+            if out is None and sys.stdout.isatty():
+                raise ConfigError("parquet is no text for a terminal; give --out FILE")
+            if out is None:
+                sys.stdout.buffer.write(content)
+            else:
+                write_bytes(out, content)
+            return
+        make = {Format.JSON: exports.export_json, Format.CSV: exports.export_csv, Format.HTML: run_report}[form]
+        text = make(store, run_id)
+    except KvCanaryError as error:
+        fail(str(error))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+
+
+@group.command()
+def retain(
+    keep_last: Annotated[int | None, typer.Option(help="Keep this many of the newest runs.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="AGE", help="Keep runs newer than 30min, 12h, 7d, 2w or a date.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and stop.")] = False,
+    home: Home = None,
+) -> None:
+    """Delete runs that no rule keeps; active runs and runs with a note or a label stay. Deleted runs can be restored for a day.
+
+    Examples:
+
+      kvcanary runs retain --keep-last 200 --newer-than 30d --dry-run
+    """
+    try:
+        since = None if newer_than is None else read_age(newer_than)
+        doomed = open_store(os.environ, home).retain(keep_last=keep_last, newer_than=since, dry_run=dry_run)
+    except KvCanaryError as error:
+        fail(str(error))
+    console = wide_console()
+    freed = format_bytes(sum(row.size_bytes for row in doomed))
+    console.print(f"{format_count(len(doomed))} runs {'would be' if dry_run else 'were'} deleted, {freed}.")
+    if doomed:
+        console.print(_table(doomed))
+
+
+@group.command()
+def usage(home: Home = None) -> None:
+    """What the store takes on disk, by kind of run, and what is free."""
+    try:
+        store = open_store(os.environ, home)
+        use = store.disk_use()
+    except KvCanaryError as error:
+        fail(str(error))
+    console = wide_console()
+    console.print(f"store {terminal_text(str(store))}")
+    for name, size in (*use.by_kind.items(), ("deleted, can be restored", use.deleted_bytes), ("database", use.database_bytes)):
+        console.print(f"  {name}: {format_bytes(size)}")
+    console.print(f"  free: {format_bytes(use.free_bytes)}")
+
+
+def read_age(text: str) -> float:
+    """Seconds since the epoch of '7d' ago or of a date in local time; ConfigError shows the accepted forms."""
+    if match := _AGE.fullmatch(text.strip()):
+        return time.time() - int(match[1]) * _AGE_S[match[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(f"an age must look like 30min, 12h, 7d, 2w or 2026-01-31, got {text[:40]!r}") from None
+
+
+def _change(names: list[str], home: Path | None, change: Any, done: str, *, deleted: bool = False) -> None:
+    """Find all runs first, so that a wrong name changes nothing."""
+    try:
+        store = open_store(os.environ, home)
+        run_ids = [find_run(store, name, deleted=deleted) for name in names]
+        for run_id in run_ids:
+            change(store, run_id)
+            typer.echo(f"{done} {run_id}")
+    except KvCanaryError as error:
+        fail(str(error))
+
+
+def _row(row: RunRow) -> dict[str, Any]:
+    return {**asdict(row), "state": row.state.value, "verdict": row.verdict.value, "labels": [*row.labels]}
+
+
+def _table(rows: list[RunRow]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "made", "verdict", "state", "model", "machine", "labels", "note"):
+        table.add_column(name, overflow="fold" if name == "run" else "ellipsis", no_wrap=name != "run")
+    table.add_column("size", justify="right")
+    for row in rows:
+        made = datetime.fromtimestamp(row.created_s).strftime("%Y-%m-%d %H:%M")
+        words = (row.model, row.machine, ", ".join(row.labels), row.note.replace("\n", " "))
+        table.add_row(
+            row.id, made, row.verdict.value, row.state.value, *(terminal_text(word[:40]) for word in words), format_bytes(row.size_bytes)
+        )
+    return table

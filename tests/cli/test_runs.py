@@ -1,0 +1,137 @@
+"""`kvcanary runs`: list, show, annotate, delete, restore, export, retain."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from kvcanary.cli import app
+from kvcanary.cli.runs import read_age
+from kvcanary.errors import ConfigError
+from kvcanary.lab.records import Verdict
+from tests.stored_runs import points, store_run
+
+
+def invoke(home: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["runs", *arguments, "--home", str(home)])
+
+
+def listed(home: Path, *arguments: str) -> list[str]:
+    result = invoke(home, "list", *arguments, "--json", "-")
+    assert result.exit_code == 0, result.output
+    return [row["id"] for row in json.loads(result.stdout)["runs"]]
+
+
+def test_the_list_is_filtered_and_cut(tmp_path: Path) -> None:
+    first, second = store_run(tmp_path, 1, measured=points()), store_run(tmp_path, 2, verdict=Verdict.FAIL)
+    third = store_run(tmp_path, 3, kind="plan")
+    assert listed(tmp_path) == [third, second, first]
+    assert listed(tmp_path, "--kind", "benchmark", "--verdict", "fail") == [second]
+    assert listed(tmp_path, "--model", "small-model", "--order", "oldest", "--limit", "1") == [first]
+    assert listed(tmp_path, "--newer-than", "1h") == []
+    assert invoke(tmp_path, "list", "--limit", "2").output.splitlines()[-1] == "2 of 3 runs; --limit shows more."
+    assert invoke(tmp_path, "list", "--kind", "campaign").output == "No run fits.\n"
+
+
+def test_an_empty_store_says_so(tmp_path: Path) -> None:
+    assert invoke(tmp_path, "list").output == "No run is stored yet.\n"
+
+
+def test_notes_and_labels_are_kept_found_and_taken_away(tmp_path: Path) -> None:
+    run, _ = store_run(tmp_path, 1), store_run(tmp_path, 2)
+    assert invoke(tmp_path, "note", run, "before the driver update").exit_code == 0
+    assert invoke(tmp_path, "label", run, "nightly", "h100").exit_code == 0
+    assert listed(tmp_path, "--label", "nightly") == [run]
+    assert listed(tmp_path, "--text", "DRIVER") == [run]
+    shown = json.loads(invoke(tmp_path, "show", run, "--json", "-").stdout)
+    assert (shown["note"], shown["labels"]) == ("before the driver update", ["h100", "nightly"])
+    assert invoke(tmp_path, "label", run, "nightly", "--remove").exit_code == 0
+    assert listed(tmp_path, "--label", "nightly") == []
+
+
+def test_a_deleted_run_is_gone_and_comes_back(tmp_path: Path) -> None:
+    run, other = store_run(tmp_path, 1), store_run(tmp_path, 2)
+    assert invoke(tmp_path, "delete", "00000001").output == f"deleted {run}\n"
+    assert listed(tmp_path) == [other]
+    assert listed(tmp_path, "--deleted") == [run]
+    assert invoke(tmp_path, "restore", run).exit_code == 0
+    assert listed(tmp_path) == [other, run]
+
+
+def test_a_wrong_name_among_several_changes_nothing(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 1)
+    result = invoke(tmp_path, "delete", run, "ffff")
+    assert result.exit_code == 2
+    assert "no run 'ffff'" in result.output
+    assert listed(tmp_path) == [run]
+
+
+def test_show_prints_every_section_and_ends_with_the_verdict(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 1, measured=points(), map_slots=4096, verdict=Verdict.FAIL, sentence="Fail: [bold]one[/] slot.\x1b[31m")
+    result = invoke(tmp_path, "show", run)
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == "Fail: [bold]one[/] slot.\\x1b[31m"
+    headings = ["Outcome", "Settings", "Throughput", "Slot map", "Coverage", "Machine and versions"]
+    assert [line for line in lines if line in headings] == headings
+
+
+def test_exports_hold_what_was_measured(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 1, measured=points())
+    document = json.loads(invoke(tmp_path, "export", run).stdout)
+    assert len(document["points"]) == 3
+    assert len(document["points"][0]["stamp"]["samples_s"]) == 40
+    rows = list(csv.DictReader(io.StringIO(invoke(tmp_path, "export", run, "--format", "csv").stdout)))
+    assert [(row["batch"], row["op"]) for row in rows[:3]] == [("1", "stamp"), ("1", "verify"), ("4", "stamp")]
+    assert float(rows[0]["p50_s"]) == document["points"][0]["stamp"]["p50_s"]
+    assert invoke(tmp_path, "export", run, "--format", "parquet", "--out", str(tmp_path / "run.parquet")).exit_code == 0
+    assert pq.read_table(tmp_path / "run.parquet").column("p50_s")[0].as_py() == document["points"][0]["stamp"]["p50_s"]
+
+
+@pytest.mark.parametrize("kind", ["benchmark", "plan", "inspection"])
+def test_the_report_works_with_one_run_without_measurements(tmp_path: Path, kind: str) -> None:
+    run = store_run(tmp_path, 1, kind=kind, sentence="<b>Pass</b>", coverage={}, machine={}, versions={}, backend={}, spec={})
+    assert invoke(tmp_path, "export", run, "--format", "html", "--out", str(tmp_path / "r.html")).exit_code == 0
+    text = (tmp_path / "r.html").read_text()
+    assert "&lt;b&gt;Pass&lt;/b&gt;" in text
+    assert ("too small" in text) == (kind != "benchmark")
+    assert ("Nothing was measured in this run." in text) == (kind == "benchmark")
+
+
+def test_a_plan_has_no_table(tmp_path: Path) -> None:
+    result = invoke(tmp_path, "export", store_run(tmp_path, 1, kind="plan"), "--format", "csv")
+    assert result.exit_code == 2
+    assert "is a plan and has no table of measurements; export it as json or html" in result.output
+
+
+def test_retention_deletes_nothing_unasked_and_what_it_says(tmp_path: Path) -> None:
+    runs = [store_run(tmp_path, number) for number in range(5)]
+    invoke(tmp_path, "note", runs[0], "keep me")
+    result = invoke(tmp_path, "retain")
+    assert (result.exit_code, "without one nothing is deleted" in result.output) == (2, True)
+    dry = invoke(tmp_path, "retain", "--keep-last", "2", "--dry-run")
+    assert dry.output.startswith("2 runs would be deleted")
+    assert len(listed(tmp_path)) == 5
+    assert invoke(tmp_path, "retain", "--keep-last", "2").output.startswith("2 runs were deleted")
+    assert listed(tmp_path) == [runs[4], runs[3], runs[0]]
+
+
+def test_usage_names_the_kinds(tmp_path: Path) -> None:
+    store_run(tmp_path, 1, measured=points())
+    output = invoke(tmp_path, "usage").output
+    assert "  benchmark: " in output
+    assert "  free: " in output
+
+
+def test_an_age_is_a_time_before_now_or_a_date() -> None:
+    assert read_age("2h") - read_age("1d") == pytest.approx(22 * 3600, abs=5)
+    assert read_age("2026-01-31") < read_age("2026-02-01")
+    for text in ("soon", "7", "7 years", "", "2026-13-01"):
+        with pytest.raises(ConfigError, match="an age must look like 30min"):
+            read_age(text)

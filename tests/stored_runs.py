@@ -1,0 +1,61 @@
+"""Stored runs without a worker: records, points and maps written as a worker leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.tables import write_slots
+
+SETTINGS = {"pool_slot_count": "4096", "req_to_token_pool_size": "16", "max_seq_len_per_req": "512", "model": "small-model"}
+
+
+def points(scale: float = 1.0, *, seed: int = 1, batches: Sequence[int] = (1, 4, 16), repeats: int = 40, mode: str = "none") -> list[Point]:
+    """Decode points whose medians are proportional to the scale, with 2 % of noise."""
+    rng = np.random.default_rng(seed)
+
+    def timing(base: float, items: int) -> Timing:
+        return Timing.of((base * scale * np.exp(0.02 * rng.standard_normal(repeats))).tolist(), items=items, bytes_moved=items * 56)
+
+    return [
+        Point(
+            workload="decode", layout="contiguous", hash_mode=mode, batch=batch, prefix=256, stamp=timing(1e-4, batch),
+            stamp_bound=timing(1e-5 / scale, batch), verify=timing(2e-4, batch * 256), verify_bound=timing(1e-5 / scale, batch * 256),
+            plan=timing(3e-5, batch), warm_up_s=0.01,
+        )
+        for batch in batches
+    ]  # fmt: skip
+
+
+def store_run(
+    root: Path, number: int, *, kind: str = "benchmark", measured: Sequence[Point] = (), map_slots: int = 0, **changes: Any
+) -> str:
+    """Write one finished run and return its id; larger numbers are newer."""
+    run_id = f"20260{number // 28 % 9 + 1}{number % 28 + 1:02}-101112-{kind}-{number:08x}"
+    folder = RunFolder(root / "runs" / run_id)
+    folder.path.mkdir(parents=True)
+    record = RunRecord(
+        id=run_id, kind=kind, state=RunState.DONE, verdict=Verdict.PASS, sentence="Pass: the gate held.", created_s=1.7e9 + number,
+        started_s=1.7e9 + number, finished_s=1.7e9 + number + 12, spec={"settings": SETTINGS, "seed": 1, "device": "cpu"},
+        machine={"processor": "Test processor", "cores": 2}, versions={"torch": "2.9"}, backend={"name": "numba", "reason": "fastest"},
+        coverage={"verified": 4096, "free": 0},
+    )  # fmt: skip
+    folder.write_record(replace(record, **changes))
+    for point in measured:
+        folder.append_point(point)
+    if map_slots:
+        status = np.full(map_slots, 2, dtype=np.uint8)
+        status[map_slots // 2] = 5
+        columns = {"status": status, "flags": np.zeros(map_slots, dtype=np.uint8), "chain_index": np.arange(map_slots, dtype=np.int64)}
+        write_slots(folder.slots_file, columns, length=64)
+        folder.write_cards([{"slot": map_slots // 2}])
+    if kind in ("plan", "inspection"):
+        (folder.path / "result.json").write_text(
+            json.dumps({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
+        )
+    return run_id
