@@ -55,7 +55,5 @@ def store_run(
         write_slots(folder.slots_file, columns, length=64)
         folder.write_cards([{"slot": map_slots // 2}])
     if kind in ("plan", "inspection"):
-        (folder.path / "result.json").write_text(
-            json.dumps({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
-        )
+        folder.write_result({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
     return run_id
