@@ -7,8 +7,10 @@ those parsers use it: an exact name, else the only argument that starts so; SGLa
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import functools
+import itertools
 import json
 import math
 import re
@@ -22,6 +24,7 @@ _SGLANG_SCALES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10
 _VLLM_SCALES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _MAX_VALUE_CHARS = 100_000
+_LONGEST_FLAG = 100
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -49,12 +52,11 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a flag word stands for. Without an argument, `reason` says why and `suggestion` names the flag that was probably meant."""
+    """What a flag word stands for. Without an argument, `reason` says why and `candidates` are the flags that it could stand for."""
 
     argument: Argument | None
     negated: bool = False
     reason: str = ""
-    suggestion: str = ""
     candidates: tuple[str, ...] = ()
     key: str = ""
 
@@ -65,12 +67,13 @@ class BadValue(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """All arguments of one engine."""
+    """All arguments of one engine; `ordered` are the flags in alphabetical order, in which those that begin alike stand together."""
 
     engine: str
     release: str
     arguments: Mapping[str, Argument]
     flags: Mapping[str, Argument]
+    ordered: tuple[str, ...]
     underscores: bool
 
     def resolve(self, word: str) -> Resolved:
@@ -78,17 +81,20 @@ class Table:
         flag, key = self._spelling(word)
         if (argument := self.flags.get(flag)) is not None:
             return Resolved(argument, negated=flag.startswith("--no-") and argument.kind == "toggle", key=key)
-        if not flag.startswith("--") or len(flag) < 4:
-            return Resolved(None, reason="no such flag", suggestion=self._suggest(flag))
+        matching = self._beginning(flag) if flag.startswith("--") and len(flag) >= 4 else []
         for gone in (False, True):
-            matching = {name: argument for name, argument in self.flags.items() if name.startswith(flag) and argument.gone is gone}
-            distinct = {argument.name for argument in matching.values()}
-            if len(distinct) == 1:
-                name, argument = next(iter(matching.items()))
-                return Resolved(argument, negated=name.startswith("--no-") and argument.kind == "toggle", key=key)
-            if matching:
-                return Resolved(None, reason="ambiguous or cut", candidates=tuple(sorted(matching)))
-        return Resolved(None, reason="no such flag", suggestion=self._suggest(flag))
+            names = [name for name in matching if self.flags[name].gone is gone]
+            if len({self.flags[name].name for name in names}) == 1:
+                argument = self.flags[names[0]]
+                return Resolved(argument, negated=names[0].startswith("--no-") and argument.kind == "toggle", key=key)
+            if names:
+                return Resolved(None, reason="ambiguous or cut", candidates=tuple(names))
+        return Resolved(None, reason="no such flag")
+
+    def _beginning(self, start: str) -> list[str]:
+        """All flags that begin so, in order."""
+        at = bisect.bisect_left(self.ordered, start)
+        return list(itertools.takewhile(lambda name: name.startswith(start), itertools.islice(self.ordered, at, None)))
 
     def named(self, key: str) -> Argument | None:
         """The argument behind a key of a config file, with or without dashes: an argument name or a whole flag."""
@@ -102,14 +108,16 @@ class Table:
             flag = "--" + head[2:].replace("_", "-") if dot else "--" + word[2:].replace("_", "-")
         return flag, key
 
-    def _suggest(self, flag: str) -> str:
+    def suggest(self, word: str) -> str:
+        """The flag that an unknown word was probably meant to be, or ''. Compares with every flag, so ask for a few words only."""
+        flag, _ = self._spelling(word)
         plain = "--" + flag.lstrip("-").replace("_", "-")
         if plain != flag and plain in self.flags:
             return plain
-        if plain != flag and (resolved := self.resolve(plain)).argument is not None:
+        if plain != flag and (argument := self.resolve(plain).argument) is not None:
             # The operator's own short form, with the dashes this parser wants.
-            return plain if flag.count("-") == 1 else resolved.argument.flags[0]
-        close = difflib.get_close_matches(plain, self.flags, n=1, cutoff=0.85)
+            return plain if flag.count("-") == 1 else argument.flags[0]
+        close = difflib.get_close_matches(plain[:_LONGEST_FLAG], self.flags, n=1, cutoff=0.85)
         return close[0] if close else ""
 
     def convert(self, argument: Argument, text: str) -> Any:
@@ -234,4 +242,11 @@ def table(engine: str) -> Table:
         # Two flags of different kinds may set one argument; the first is the one that a config file means.
         arguments.setdefault(argument.name, argument)
         flags.update(dict.fromkeys(argument.flags, argument))
-    return Table(engine=engine, release=document["release"], arguments=arguments, flags=flags, underscores=engine == "vllm")
+    return Table(
+        engine=engine,
+        release=document["release"],
+        arguments=arguments,
+        flags=flags,
+        ordered=tuple(sorted(flags)),
+        underscores=engine == "vllm",
+    )

@@ -14,7 +14,7 @@ from typing import Any
 from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers import yaml_text
 from kvcanary.importers.arguments import table
-from kvcanary.importers.flags import note
+from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.python_text import EngineCall, is_field, read_python, restore
 from kvcanary.importers.shell import MAX_DEPTH, RawWord, Statement, Variables, Word, assignments, expand, read_shell
 
@@ -290,7 +290,7 @@ def _take(found: Found, commands: list[RawCommand], env: dict[str, str], finding
     for command in commands:
         command.env = {**env, **command.env}
     found.commands += commands
-    found.findings += [finding for finding in findings if finding.message not in {known.message for known in found.findings}]
+    found.findings = distinct([*found.findings, *findings])
 
 
 def _item(item: yaml_text.Scalar, env: dict[str, str]) -> Iterator[Word]:

@@ -14,7 +14,7 @@ from typing import Any
 from kvcanary.config.findings import Finding, worst_first
 from kvcanary.errors import ImportTextError
 from kvcanary.importers import error_messages, fields, json_documents
-from kvcanary.importers.flags import note
+from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.launch_command import CommandReading, read_commands
 from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
 from kvcanary.importers.result import Command, Conflict, ErrorExplanation, FieldValue, ImportKind, ImportResult, Rank, UnknownFlag
@@ -40,18 +40,20 @@ _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]"
 _COMMAND_WORDS = re.compile(
     r"--?[A-Za-z]|launch_server|sglang serve|vllm|[A-Za-z][\w-]{0,60}:\s|\b(?:Engine|ServerArgs|LLM|EngineArgs)\(|SGLANG_KV_CANARY"
 )
+# A list or an object, and not the time in brackets that a log line begins with.
+_JSON_START = re.compile(r"\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*[,\]]|true|false|null|$)")
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _PROGRAM_WORDS = ("launch_server", "sglang serve", "vllm serve", "vllm.entrypoints")
-_AROUND_CHARS, _MOST_WINDOWS, _HEAD_CHARS = 1 << 15, 20, 400
+# Scripts and manifests are shorter; of a longer text only what stands around a program is read as commands.
+_COMMAND_CHARS = 1 << 17
+_AROUND_CHARS, _MOST_WINDOWS, _HEAD_CHARS = 1 << 14, 6, 400
 _PROGRAM_LINE = re.compile(r"launch_server|sglang serve|vllm serve|vllm\.entrypoints|docker run")
 
 
 def read_bytes(data: bytes, name: str = "upload") -> ImportResult:
     """Read a file of any encoding that operators have; ImportTextError says in one sentence why it cannot be read."""
     if len(data) > MAX_BYTES:
-        raise ImportTextError(
-            f"{name} has {format_bytes(len(data))}, more than {format_bytes(MAX_BYTES)}; give the start of the log, such as its first 20 000 lines"
-        )
+        raise ImportTextError(f"{name} is longer than {format_bytes(MAX_BYTES)}; give the start of the log, such as its first 20 000 lines")
     return read_text(_decode(data, name), name)
 
 
@@ -75,7 +77,7 @@ def _decode(data: bytes, name: str) -> str:
 def read_text(text: str, name: str = "paste") -> ImportResult:
     """Recognise and read a text: commands, logs, JSON, errors, also several of them in one paste."""
     if len(text) > MAX_BYTES:
-        raise ImportTextError(f"{name} has {len(text)} characters, more than {MAX_BYTES}; give the start of the log")
+        raise ImportTextError(f"{name} is longer than {MAX_BYTES} characters; give the start of the log, such as its first 20 000 lines")
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise ImportTextError(f"{name} is empty; paste a launch command, a start-up log, server_info, config.json or an error message")
@@ -100,7 +102,7 @@ def _refuse_binary(text: str, name: str) -> None:
 
 def _unrecognised(text: str, name: str) -> str:
     stripped = text.lstrip()
-    if stripped[:1] in ("{", "["):
+    if _JSON_START.match(stripped):
         problem = json_documents.problem(stripped)
         if problem:
             return f"{name} begins like JSON but {problem}"
@@ -217,8 +219,7 @@ def _commands(text: str, name: str) -> list[ImportResult]:
             note("conflicting-values", f"conflicting values: {_flag(key)}", entry.reason) for entry in conflicts for key in [entry.name]
         ]
     fields.environment_fields(found, env)
-    for command in reading.commands:
-        findings += [finding for finding in command.reading.findings if finding.message not in {known.message for known in findings}]
+    findings += [finding for command in reading.commands for finding in command.reading.findings]
     settled, more = found.settle()
     return [
         ImportResult(
@@ -232,7 +233,7 @@ def _commands(text: str, name: str) -> list[ImportResult]:
                 for entry in reading.commands
             ),
             fields=settled,
-            findings=tuple(findings + found.findings),
+            findings=tuple(distinct(findings + found.findings)),
             unknown=_unknown(reading.commands),
             unresolved=tuple(dict.fromkeys(text for entry in reading.commands for text in entry.reading.unresolved)),
             conflicts=(*conflicts, *more),
@@ -277,7 +278,7 @@ def _without_log_lines(text: str) -> str:
 
 def _command_spans(text: str) -> list[tuple[int, int]]:
     """Stretches of whole lines that may hold a command: all of a short text."""
-    if len(text) <= READ_ALL_CHARS:
+    if len(text) <= _COMMAND_CHARS:
         return [(0, len(text))]
     windows = [(0, _AROUND_CHARS)]
     for word in _PROGRAM_WORDS:

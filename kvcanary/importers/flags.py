@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvcanary.config.findings import Finding, Severity
-from kvcanary.importers.arguments import Argument, BadValue, Table
+from kvcanary.importers.arguments import Argument, BadValue, Resolved, Table
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
 from kvcanary.importers.shell import Word
@@ -17,6 +17,7 @@ _NEGATIVE = re.compile(r"-\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?|-\.\d+")
 _MARKDOWN_LINK = re.compile(r"\[([^\]]+)\]\([^)\s]*\)")
 _PLACEHOLDER = re.compile(r"\.{2,}|…|\[?\.{3}\]?|<[\w .-]+>|\[[A-Z ]+\]|\\")
 _MAX_FINDINGS = 200
+MAX_SUGGESTIONS = 50
 _PRODUCTS = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
@@ -37,6 +38,14 @@ def note(rule: str, message: str, why: str = "", *, fields: tuple[str, ...] = ()
     return Finding(rule=rule, severity=severity, fields=fields, message=message, why=why, source="import")
 
 
+def distinct(findings: Iterable[Finding]) -> list[Finding]:
+    """The first finding of each message, in order."""
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.message, finding)
+    return list(first.values())
+
+
 def read_flags(words: Sequence[Word], table: Table, *, positional: str = "") -> Reading:
     """Read the words behind a program. `positional` names the argument that a first word without a flag gives."""
     return _Flags(words, table, positional).run()
@@ -48,6 +57,7 @@ class _Flags:
         self.at = 0
         self.out = Reading()
         self.seen: dict[str, list[tuple[Any, bool]]] = {}
+        self.unknown: set[str] = set()
 
     def run(self) -> Reading:
         while self.at < len(self.words):
@@ -100,7 +110,7 @@ class _Flags:
             self._note("secret", "a flag that carries a secret was left out", severity=Severity.NOTE)
             return
         if argument is None:
-            self._unknown(word, head, resolved.reason, resolved.suggestion, resolved.candidates)
+            self._unknown(word, head, resolved)
             self._skip_values(equals)
             return
         if argument.gone:
@@ -123,12 +133,16 @@ class _Flags:
             pieces = " Prefill graphs captured in pieces do not go together with the canary." if "piecewise" in head else ""
             self._note("older-flag", f"older flag: {head}", f"{product} no longer knows it and refuses to start with it.{pieces}")
 
-    def _unknown(self, word: Word, head: str, reason: str, suggestion: str, candidates: tuple[str, ...]) -> None:
-        if not any(entry.flag == head for entry in self.out.unknown):
-            self.out.unknown.append(UnknownFlag(flag=head, reason=reason, suggestion=suggestion, line=word.line))
+    def _unknown(self, word: Word, head: str, resolved: Resolved) -> None:
+        known = head in self.unknown
+        self.unknown.add(head)
+        if known or len(self.unknown) > _MAX_FINDINGS:
+            return
+        suggestion = self.table.suggest(head) if not resolved.candidates and len(self.unknown) <= MAX_SUGGESTIONS else ""
+        self.out.unknown.append(UnknownFlag(flag=head, reason=resolved.reason, suggestion=suggestion, line=word.line))
         product = f"{_PRODUCTS[self.table.engine]} {self.table.release}"
-        if candidates:
-            self._note("unknown-flag", f"{reason}: {head}", f"It could stand for {', '.join(candidates)}.")
+        if resolved.candidates:
+            self._note("unknown-flag", f"{resolved.reason}: {head}", f"It could stand for {', '.join(resolved.candidates)}.")
         else:
             hint = f" Probably meant: {suggestion}." if suggestion else ""
             self._note(

@@ -15,19 +15,20 @@ from kvcanary.importers.hf_config import is_hf_config, read_hf_config, weight_by
 from kvcanary.importers.result import FieldValue, ImportKind, ImportResult, Rank
 from kvcanary.importers.secrets import is_secret
 from kvcanary.importers.server_log import server_args_view
-from kvcanary.units import GIB
+from kvcanary.units import GIB, format_bytes
 
 MAX_DOCUMENT_CHARS = 8 << 20
+MAX_DOCUMENTS = 1000
 _SERVER_INFO = {"internal_states", "max_req_input_len", "effective_max_running_requests_per_dp"}
 _STATE_KEYS = ("last_gen_throughput", "memory_usage", "effective_max_running_requests_per_dp", "avg_spec_accept_length")
 
 
 def documents(text: str) -> Iterator[tuple[int, int, Any]]:
-    """JSON objects that begin a line of a text: start, end and value. Broken ones are passed over."""
+    """JSON objects that begin a line of a text: start, end and value. Broken ones are passed over, and so is what stands behind many objects."""
     decoder = json.JSONDecoder()
     at = 0
-    failures = 0
-    while at < len(text) and failures < 50:
+    failures, found = 0, 0
+    while at < len(text) and failures < 50 and found < MAX_DOCUMENTS:
         if text[at] != "{":
             at = text.find("\n{", at)
             if at < 0:
@@ -40,7 +41,7 @@ def documents(text: str) -> Iterator[tuple[int, int, Any]]:
             at += 1
             continue
         yield at, end, value
-        at = end
+        at, found = end, found + 1
 
 
 def kind_of(document: Any) -> ImportKind | None:
@@ -181,11 +182,15 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def problem(text: str) -> str:
     """Why a text that begins like JSON is none, or is none of a known kind; empty if it is not meant as JSON."""
+    if len(text) > MAX_DOCUMENT_CHARS:
+        return f"has more than {format_bytes(MAX_DOCUMENT_CHARS)}, which no server_info, config.json or settings file has"
     try:
-        value = json.loads(text[:MAX_DOCUMENT_CHARS])
+        value = json.loads(text)
     except RecursionError:
         return "is nested too deeply"
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return "holds several values, none of them of a known kind"
         if error.pos >= len(text.rstrip()) - 1 or "Unterminated" in error.msg:
             return f"breaks off at line {error.lineno}; paste it whole"
         return f"is not valid at line {error.lineno}, column {error.colno}: {error.msg}"

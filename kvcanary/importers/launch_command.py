@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers import paste
 from kvcanary.importers.arguments import BadValue, Table, table
 from kvcanary.importers.commands import PROGRAM, Found, RawCommand, guess_engine, in_python, in_shell, in_yaml
-from kvcanary.importers.flags import Reading, note, read_flags
+from kvcanary.importers.flags import MAX_SUGGESTIONS, Reading, distinct, note, read_flags
 from kvcanary.importers.python_text import Expression
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
@@ -25,7 +26,7 @@ _PYTHON = re.compile(
 )
 _QUOTED_FLAG = re.compile(r"""["']--[a-z]""")
 _FLAG_LINE = re.compile(r"(?m)^[ \t]*--?[a-zA-Z]")
-MAX_COMMANDS = 100
+MAX_COMMANDS, MAX_SPANS = 100, 1000
 _COMMENT_LINE = re.compile(r"(?m)^[ \t]*#[^\n]*")
 # A comment, or the prompt of a root shell: the latter where nothing else in the text starts a server.
 _ROOT_PROMPT = re.compile(rf"(?m)^[ \t]*#[ \t]+(?=[^\n]{{0,400}}(?:{PROGRAM.pattern}))")
@@ -57,6 +58,7 @@ def read_commands(text: str) -> CommandsReading:
     straight, odd = paste.straighten(text)
     sides = paste.conflict_sides(straight)
     out = _read_side(straight) if sides is None else _merge_sides(_read_side(sides[0]), _read_side(sides[1]))
+    out.findings = distinct(out.findings)
     if odd and out.commands:
         why = "A word processor put them in; they were read as plain quotes and hyphens."
         out.findings.insert(0, note("typography", "smart quotes or dashes", why, severity=Severity.NOTE))
@@ -117,7 +119,7 @@ def _plausible(found: Found) -> bool:
 def _inline(block: paste.Block, out: CommandsReading) -> None:
     """Inline code: a whole command anywhere, flags where they are listed; flags inside a sentence are named, not read."""
     listed: list[paste.Span] = []
-    for span in paste.spans(block.text, block.line):
+    for span in itertools.islice(paste.spans(block.text, block.line), MAX_SPANS):
         if PROGRAM.search(span.text):
             _add(out, in_shell(span.text, span.line))
         elif span.mention and span.text.startswith("--"):
@@ -140,7 +142,7 @@ def _inline(block: paste.Block, out: CommandsReading) -> None:
 
 def _add(out: CommandsReading, found: Found) -> None:
     out.env.update(found.env)
-    out.findings += [finding for finding in found.findings if finding.message not in {known.message for known in out.findings}]
+    out.findings = distinct([*out.findings, *found.findings])
     out.commands += [_read(command) for command in found.commands[: MAX_COMMANDS - len(out.commands)]]
 
 
@@ -163,7 +165,7 @@ def _read_native(command: RawCommand, arguments: Table) -> Reading:
         if is_secret(key):
             continue
         if argument is None:
-            suggestion = arguments.resolve("--" + key.replace("_", "-")).suggestion
+            suggestion = arguments.suggest("--" + key.replace("_", "-")) if len(reading.unknown) < MAX_SUGGESTIONS else ""
             reading.unknown.append(UnknownFlag(flag=key, reason="no such key", suggestion=suggestion, line=line))
         elif isinstance(value, Expression):
             shown = without_secret_names(value.source)
@@ -186,7 +188,7 @@ def _read_native(command: RawCommand, arguments: Table) -> Reading:
 
 def _merge_sides(ours: CommandsReading, theirs: CommandsReading) -> CommandsReading:
     """One reading of both sides of a merge conflict: what they agree on, and the candidates where they do not."""
-    out = CommandsReading(env={**theirs.env, **ours.env}, findings=_union(ours.findings, theirs.findings))
+    out = CommandsReading(env={**theirs.env, **ours.env}, findings=distinct([*ours.findings, *theirs.findings]))
     out.findings.insert(
         0, note("conflict-markers", "merge conflict markers", "The text holds two versions; where they differ nothing was chosen.")
     )
@@ -208,10 +210,4 @@ def _drop_differences(mine: Reading, other: Reading) -> None:
     for entry in other.unknown:
         if entry.flag not in {known.flag for known in mine.unknown}:
             mine.unknown.append(entry)
-    mine.findings = _union(mine.findings, other.findings)
-
-
-def _union(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    found = list(first)
-    found += [finding for finding in second if finding.message not in {known.message for known in found}]
-    return found
+    mine.findings = distinct([*mine.findings, *other.findings])

@@ -95,7 +95,7 @@ def restore(word: str) -> str:
 class _Reader:
     def __init__(self, text: str, program: re.Pattern[str], first_line: int) -> None:
         self.text, self.program, self.first_line = text, program, first_line
-        self.lines = text.split("\n")
+        self.guarded = _guarded_lines(text)
         self.tokens = list(self._lex())
         self.partner = self._partners()
         self.names = self._names()
@@ -138,16 +138,7 @@ class _Reader:
 
     def _conditional(self, token: Token) -> bool:
         """Whether an if, for or except stands around the line of a token."""
-        number = token.line - self.first_line
-        indent = _indent(self.lines[number])
-        for line in reversed(self.lines[max(0, number - 300) : number]):
-            if line.strip() and _indent(line) < indent:
-                if _CONDITION.match(line) and not _MAIN.match(line):
-                    return True
-                indent = _indent(line)
-                if not indent:
-                    break
-        return False
+        return self.guarded[token.line - self.first_line]
 
     def run(self) -> PythonText:
         skip_to = 0
@@ -291,8 +282,20 @@ class _Reader:
         return keywords
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+def _guarded_lines(text: str) -> list[bool]:
+    """For each line, whether an if, for or except stands around it, by indentation."""
+    guarded: list[bool] = []
+    # Indentation of the lines around, and whether what they enclose is guarded.
+    around: list[tuple[int, bool]] = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        while line.strip() and around and around[-1][0] >= indent:
+            around.pop()
+        here = bool(around) and around[-1][1]
+        guarded.append(here)
+        if line.strip():
+            around.append((indent, here or (_CONDITION.match(line) is not None and not _MAIN.match(line))))
+    return guarded
 
 
 def _split_literal(source: str) -> tuple[str, str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 MAX_DEPTH = 8
 MAX_WORDS = 20_000
+# What all expansions of a text may come to, in characters and words: A=$A$A, sixty times, would fill any memory.
+MAX_EXPANDED = 1 << 20
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 _BLANK_CONTINUATION = re.compile(r"\\[ \t]+\r?\n")
@@ -297,11 +299,21 @@ def _matching(text: str, at: int, opener: str, closer: str) -> int:
 
 @dataclass(slots=True)
 class Variables:
-    """Variables assigned in the text itself: a value, a list of words, or None where the value cannot be known."""
+    """Variables assigned in the text itself: a value, a list of words, or None where the value cannot be known.
+
+    room: how much more expansions may come to; without room they stay as typed.
+    """
 
     values: dict[str, str | list[Word] | None] = field(default_factory=dict)
     exported: dict[str, Word] = field(default_factory=dict)
     plain: dict[str, Word] = field(default_factory=dict)
+    room: int = MAX_EXPANDED
+
+    def spend(self, size: int) -> bool:
+        """Take room for an expansion; False where there is not enough."""
+        fits = size <= self.room
+        self.room -= size if fits else 0
+        return fits
 
     def assign(self, statement: Statement) -> bool:
         """Take the statement if it only assigns; False if it is a command."""
@@ -354,20 +366,20 @@ def _without_prefix(word: RawWord, size: int) -> RawWord:
 
 def expand(word: RawWord, variables: Variables, *, split: bool = True) -> list[Word]:
     """The word or words that a raw word stands for with the variables known so far."""
-    typed = word.text
     quoted = any(part.quoted for part in word.parts)
-    whole = sum(part.expansion for part in word.parts) == 1 and all(part.expansion or not part.text for part in word.parts)
+    expansions = sum(part.expansion for part in word.parts)
+    whole = expansions == 1 and all(part.expansion or not part.text for part in word.parts)
+    unresolved = [Word(word.text, word.line, unresolved=True, whole=whole, quoted=quoted)]
     texts: list[str] = []
     for part in word.parts:
-        if not part.expansion:
-            texts.append(part.text)
-            continue
-        value = _value(part.text, variables, 0)
+        value = _value(part.text, variables, 0) if part.expansion else part.text
         if isinstance(value, list) and whole:
-            return value
+            return value if variables.spend(len(value)) else unresolved
         if not isinstance(value, str):
-            return [Word(typed, word.line, unresolved=True, whole=whole, quoted=quoted)]
+            return unresolved
         texts.append(value)
+    if expansions and not variables.spend(sum(map(len, texts))):
+        return unresolved
     text = "".join(texts)
     if split and whole and not quoted:
         return [Word(piece, word.line) for piece in text.split()]

@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_NESTING = 40
 MAX_LINES = 20_000
+_MOST_FLOW_LINES, _MOST_QUOTED_LINES = 500, 100
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.){0,200}"|'[^']{0,200}'|[^\s#&*!\[\]{}"',|>%@`:-][^:#\n]{0,200}?|--?[A-Za-z][\w-]{0,100})\s*:(?:[ \t]+(.*)|$)"""
 )
@@ -191,37 +192,45 @@ class _Reader:
 
     def _until_closed(self, text: str) -> str:
         """Flow text up to the bracket that closes it, over several lines if need be."""
-        for _ in range(500):
-            if _closed(text) or self.at >= len(self.raw):
-                break
-            text += "\n" + self.raw[self.at].rstrip("\r")
+        brackets = _Brackets()
+        lines = [text]
+        while not brackets.close_in(lines[-1]) and len(lines) <= _MOST_FLOW_LINES and self.at < len(self.raw):
+            lines.append("\n" + self.raw[self.at].rstrip("\r"))
             self.at += 1
-        return text
+        return "".join(lines)
 
     def _until_quote(self, text: str) -> str:
-        for _ in range(100):
-            if _unquote(text)[1] or self.at >= len(self.raw):
-                break
-            text += " " + self.raw[self.at].strip()
+        lines, closed = [text], _unquote(text)[1]
+        while not closed and len(lines) <= _MOST_QUOTED_LINES and self.at < len(self.raw):
+            lines.append(" " + self.raw[self.at].strip())
+            closed = _unquote(text[0] + lines[-1])[1]
             self.at += 1
-        return text
+        return "".join(lines)
 
 
-def _closed(text: str) -> bool:
-    depth, quote, skip = 0, "", False
-    for char in text:
-        if skip:
-            skip = False
-        elif quote:
-            skip = char == "\\" and quote == '"'
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        else:
-            depth += (char in "[{") - (char in "]}")
-            if depth <= 0:
-                return True
-    return False
+class _Brackets:
+    """How deep a flow collection stands open, line by line."""
+
+    def __init__(self) -> None:
+        self.depth, self.quote, self.skip = 0, "", False
+
+    def close_in(self, text: str) -> bool:
+        """Whether the outermost bracket closes in this piece."""
+        for char in text:
+            if self.skip:
+                self.skip = False
+            elif self.quote:
+                self.skip = char == "\\" and self.quote == '"'
+                self.quote = "" if char == self.quote else self.quote
+            elif char in "\"'":
+                self.quote = char
+            elif char in "[{":
+                self.depth += 1
+            elif char in "]}":
+                self.depth -= 1
+                if self.depth <= 0:
+                    return True
+        return False
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
