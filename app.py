@@ -1,13 +1,21 @@
-"""The dashboard: page configuration and navigation. Start it with: streamlit run app.py"""
+"""The dashboard. Start it with: streamlit run app.py
+
+Run for a session it is the page, imported by the server it is the application around the pages.
+"""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import shell, style
+if __name__ == "__main__":
+    from kvcanary.ui import access, shell, style
 
-st.set_page_config(page_title="kvcanary", page_icon=style.ICON, layout="wide", initial_sidebar_state="auto")
+    st.set_page_config(page_title="kvcanary", page_icon=style.ICON, layout="wide", initial_sidebar_state="auto")
+    page = shell.navigation()
+    access.admit()
+    with shell.frame():
+        page.run()
+else:
+    from kvcanary.ui import server
 
-page = shell.navigation()
-with shell.frame():
-    page.run()
+    app = st.App(__file__, secrets=server.app_secrets(), routes=server.routes(), lifespan=server.lifespan, on_script_error=server.on_error)

@@ -7,9 +7,10 @@ import streamlit as st
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import throughput
 from kvcanary.errors import JobError
-from kvcanary.escape import markdown_text
+from kvcanary.escape import html_text, markdown_text
 from kvcanary.lab.jobs import JobStatus
-from kvcanary.ui import services, state, style
+from kvcanary.lab.records import RunRecord
+from kvcanary.ui import access, services, state, style
 from kvcanary.units import format_seconds
 
 _POLL_S = 0.7
@@ -22,7 +23,7 @@ def panel(run_id: str) -> None:
     if not status.record.state.active:
         st.rerun()
     _bar(status)
-    _stop_button(run_id, "page")
+    _stop_button(status.record, "page")
     frame = points_frame(services.runs().points(run_id))
     found = variants(frame)
     if found:
@@ -46,7 +47,7 @@ def _sidebar_panel() -> None:
     _bar(active[0])
     if len(active) > 1:
         style.caption(f"{len(active) - 1} more in the queue")
-    _stop_button(active[0].record.id, "sidebar")
+    _stop_button(active[0].record, "sidebar")
 
 
 def _bar(status: JobStatus) -> None:
@@ -63,16 +64,20 @@ def _bar(status: JobStatus) -> None:
     )
 
 
-def _stop_button(run_id: str, place: str) -> None:
-    if services.jobs().folder(run_id).stop_file.exists():
+def _stop_button(record: RunRecord, place: str) -> None:
+    if record.owner:
+        st.html(f'<p class="kvc-why">Started by {html_text(record.owner.partition(" (")[0])}</p>')
+    if services.jobs().folder(record.id).stop_file.exists():
         st.button("Stopping", key=f"stop.{place}", disabled=True)
+    elif access.user().may_stop(record.owner):
+        st.button("Stop", key=f"stop.{place}", on_click=_stop, args=(record.id,), icon=":material/stop:")
     else:
-        st.button("Stop", key=f"stop.{place}", on_click=_stop, args=(run_id,), icon=":material/stop:")
+        st.button("Stop", key=f"stop.{place}", disabled=True, help="Only who started a job, or an administrator, can stop it.")
 
 
 def _stop(run_id: str) -> None:
     try:
-        services.jobs().stop(run_id)
+        services.stop(run_id)
     except JobError:
         # It ended between the drawing of the button and the click, which is what was wanted.
         return

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from kvcanary.errors import JobError
 from kvcanary.kernels.backends import available_backends, choose_backend
 from kvcanary.kernels.types import Availability
 from kvcanary.lab.jobs import JobManager
+from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.store.database import Store
 from kvcanary.store.home import DATABASE_VARIABLE, FILES_VARIABLE, VARIABLE, data_folder, open_store
 from kvcanary.store.runs import SlotArrays
+from kvcanary.ui import access
+
+if TYPE_CHECKING:
+    from kvcanary.lab.campaign_job import CampaignSpec
 
 
 def home() -> Path:
@@ -24,6 +31,18 @@ def home() -> Path:
 def jobs() -> JobManager:
     """The one job manager of this server."""
     return JobManager(home())
+
+
+def start(spec: BenchmarkSpec | CampaignSpec) -> str:
+    """Queue a job of whoever is in front of this session; its id. ConfigError and JobError as `JobManager.start`."""
+    return jobs().start(spec, owner=access.user().owner)
+
+
+def stop(run_id: str) -> None:
+    """Ask a job to stop. JobError when it is over, and when it belongs to somebody else, whatever button was pressed."""
+    if not access.user().may_stop(runs().record(run_id).owner):
+        raise JobError(f"run {run_id} was started by somebody else; only they or an administrator can stop it")
+    jobs().stop(run_id)
 
 
 def runs() -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvcanary.escape import html_text
-from kvcanary.ui import blocks, progress, services, state
+from kvcanary.ui import access, blocks, progress, services, state
 from kvcanary.units import format_count
 
 
@@ -21,3 +21,6 @@ def draw() -> None:
             f"{html_text(blocks.count_sentence(current.findings))}<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
         )
         progress.sidebar()
+        if access.login() is not None:
+            st.html(f'<div class="kvc-side">Logged in as {html_text(access.user().name)}</div>')
+            st.button("Log out", on_click=st.logout, key="logout")
