@@ -7,8 +7,8 @@ import streamlit as st
 from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_view, shell
 
 shell.require_frame()
-st.title("Fault lab", anchor=False)
 record = chosen_run.choose("campaign")
 if not fault_lab_view.replay_view(record):
+    st.title("Fault lab", anchor=False)
     fault_lab_controls.draw()
     fault_lab_view.result(record)

@@ -6,13 +6,15 @@ two differ, the canary accuses the wrong slot (an echo), or nobody at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvcanary import layout
 from kvcanary.faults.canary_config import CanaryConfig
-from kvcanary.faults.memory import STRIPS, Group, Strip
+from kvcanary.faults.memory import BUFFERS, STRIPS, Group, Strip
+from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.lab.replay import Entries, PoolView, Replay, ReplayFrame
 from kvcanary.layout import LaunchTag, RealKvHashMode, SlotStatus
 from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, OWNER_PADDING
@@ -262,7 +264,7 @@ def _sentences(
     injected = bool((pool.injected == slot).any())
     said = []
     if injected:
-        said.append("Damaged on purpose, or read through a damaged cell.")
+        said.append(_damage(played, slot, entries, index))
     elif slot == layout.PADDING_SLOT:
         said.append("Slot 0 is padding: verify skips it, and the chain check of whatever follows it.")
     elif pool.owners[slot] == OWNER_FREE:
@@ -279,6 +281,47 @@ def _sentences(
     elif not rows and injected:
         said.append("Nothing in this step reports it." if index is not None else "Nobody read it in this step.")
     return [sentence for sentence in said if sentence]
+
+
+def _damage(played: Replay, slot: int, entries: Entries, index: int | None) -> str:
+    """What the injector did to this slot, or to the cell that leads here."""
+    record = played.record
+    if record is None:
+        return ""
+    rid, position = (-1, -1) if index is None else (int(entries.rids[index]), int(entries.positions[index]))
+    mine = [op for op in record.ops if op.slot == slot or (op.rid >= 0 and (op.rid, op.position) == (rid, position))] or record.ops[:1]
+    words = list(dict.fromkeys(_OP_WORDS[op.kind](op) for op in mine))
+    return f"Damaged on purpose in step {record.step}: {'; '.join(words[:3])}."
+
+
+def _bytes_words(op: FaultOp) -> str:
+    return f"{op.count} byte{'s' if op.count > 1 else ''} of {STRIP_NAMES[op.strip]} from byte {op.byte} on"
+
+
+def _buffer_words(op: FaultOp) -> str:
+    return "every buffer" if op.buffers == BUFFERS else ", ".join(name.replace("_", " ").upper() for name in op.buffers)
+
+
+_OP_WORDS: Mapping[OpKind, Callable[[FaultOp], str]] = {
+    OpKind.SET_TABLE: lambda op: f"the table cell of request {op.rid}, position {op.position}, names slot {op.slot}",
+    OpKind.SET_MAPPING: lambda op: f"the window translation of full slot {op.slot} became {op.by}",
+    OpKind.FLIP_BYTES: lambda op: f"bits flipped in {_bytes_words(op)}",
+    OpKind.WRITE_BYTES: lambda op: f"foreign KV bytes were written over slot {op.slot}",
+    OpKind.FILL_BYTES: lambda op: f"{_bytes_words(op)} became {'zero' if not op.seed else f'the pattern 0x{op.seed:04x}'}",
+    OpKind.PERMUTE_BYTES: lambda op: f"two halves of {_bytes_words(op)} changed places",
+    OpKind.SET_BYTES_OF: lambda op: f"slot {op.slot} got the KV bytes of token {op.token} at position {op.position}",
+    OpKind.PUT_RECORD: lambda op: f"slot {op.slot} holds the record of token {op.token} at position {op.position}; its KV bytes are right",
+    OpKind.FOREIGN_WRITE: lambda op: f"record and KV bytes of token {op.token} at position {op.position} were written over slot {op.slot}",
+    OpKind.CLEAR_RECORD: lambda op: f"the record of slot {op.slot} was cleared in {_buffer_words(op)}",
+    OpKind.FLIP_RECORD: lambda op: f"bits flipped in the record of slot {op.slot} in {_buffer_words(op)}; its KV bytes are right",
+    OpKind.REDIRECT_WRITE: lambda op: f"the token of request {op.rid}, position {op.position}, was stored in slot {op.slot}",
+    OpKind.REDIRECT_BYTES: lambda op: (
+        f"the KV bytes of request {op.rid}, position {op.position}, went to slot {op.slot}, the record did not"
+    ),
+    OpKind.SKIP_BYTES: lambda op: f"the KV bytes of request {op.rid}, position {op.position}, were never stored",
+    OpKind.SWAP_TOKEN: lambda op: f"token {op.token} was fed to request {op.rid} at position {op.position}",
+    OpKind.SHIFT_POSITION: lambda op: f"position {op.position} of request {op.rid} was stored as {op.position + op.by}",
+}
 
 
 def _by_tag(rows: list[list[int]]) -> list[tuple[str, list[str]]]:

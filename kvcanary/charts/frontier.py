@@ -43,19 +43,18 @@ def latency(curves: Sequence[LatencyCurve], theme: ThemeName) -> go.Figure:
     style(figure, theme, height=330)
     last = max((len(curve.shares) - 1 for curve in curves), default=1)
     figure.update_xaxes(title="steps after the fault", range=[0, max(1, last)], dtick=2 if last <= 24 else None)
-    figure.update_yaxes(title="reported", range=[0, 1.02], tickformat=".0%")
+    figure.update_yaxes(title="reported", range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
     figure.update_layout(legend={"y": 1.0, "font": {"size": 11}}, margin={"t": 66})
     return figure
 
 
 def latency_summary(curves: Sequence[LatencyCurve]) -> str:
     """The chart in words: what is found in the step of the fault and in the end, per configuration."""
-    parts = [
-        f"{curve.config}: {format_fraction(curve.shares[0])} in the step of the fault, {format_fraction(curve.shares[-1])} in the end"
-        for curve in curves
-        if curve.injected
-    ]
-    return "; ".join(parts) + "." if parts else "Nothing was injected, so there is no latency."
+    tried = [curve for curve in curves if curve.injected]
+    if not tried:
+        return "Nothing was injected, so there is no latency."
+    parts = [f"{curve.config} {format_fraction(curve.shares[0])}, {format_fraction(curve.shares[-1])}" for curve in tried]
+    return f"Reported in the step of the fault, and in the end ({len(tried[0].shares) - 1} steps later): {'; '.join(parts)}."
 
 
 def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool = False) -> go.Figure:
@@ -69,7 +68,7 @@ def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool 
             line={"color": faint(theme), "width": 3, "shape": "hv"}, hoverinfo="skip", showlegend=False,
         )
     )  # fmt: skip
-    below = _below(tried, by_entries)
+    positions = _label_positions(tried, by_entries)
     for index, cost in enumerate(costs):
         if cost.injected:
             pair, _, symbol = _look(index)
@@ -77,7 +76,7 @@ def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool 
             figure.add_trace(
                 go.Scatter(
                     x=[_price(cost, by_entries)], y=[cost.rate], mode="markers+text", text=[chart_text(cost.config)], showlegend=False,
-                    textposition="bottom center" if cost.config in below else "top center", cliponaxis=False,
+                    textposition=positions[cost.config], cliponaxis=False,
                     textfont={"size": 12, "color": ink(theme)},
                     marker={"symbol": symbol if cost.on_frontier else f"{symbol}-open", "size": 13, "color": color, "line": {"width": 2}},
                     customdata=[[format_fraction(cost.rate), cost.injected, format_seconds(cost.canary_s_per_step),
@@ -105,16 +104,30 @@ def _price(cost: ConfigCost, by_entries: bool) -> float:
     return cost.verified_per_step if by_entries else cost.canary_s_per_step
 
 
-def _below(tried: Sequence[ConfigCost], by_entries: bool) -> set[str]:
-    """Names to write under their mark: of two points that lie close, the lower one, so that names do not cover each other."""
-    found: set[str] = set()
+# Label anchors with the place of the label's middle beside its mark: shares of the plot's width, times the label's own, and of its height.
+_ANCHORS = (("top center", 0.0, 0.065), ("bottom center", 0.0, -0.065), ("middle right", 0.5, 0.0), ("middle left", -0.5, 0.0))
+_CHARACTER, _LINE, _MARK = 0.0165, 0.055, 0.03
+
+
+def _label_positions(tried: Sequence[ConfigCost], by_entries: bool) -> dict[str, str]:
+    """Where each name goes so that it covers no other name and no mark: the first anchor that is free, else the one that covers least."""
     widest = max((_price(cost, by_entries) for cost in tried), default=1.0) or 1.0
-    for one in tried:
-        for other in tried:
-            near = abs(_price(one, by_entries) - _price(other, by_entries)) < 0.22 * widest and abs(one.rate - other.rate) < 0.14
-            if one is not other and near and other.config not in found and (one.rate, one.config) < (other.rate, other.config):
-                found.add(one.config)
+    marks = {cost.config: (_price(cost, by_entries) / widest, cost.rate) for cost in tried}
+    taken: list[tuple[float, float, float]] = [(x, y, _MARK) for x, y in marks.values()]
+    found = {}
+    for name, (x, y) in marks.items():
+        width = _CHARACTER * len(name)
+        places = [(anchor, x + side * (width + 2 * _MARK), y + up) for anchor, side, up in _ANCHORS]
+        anchor, at_x, at_y = min(places, key=lambda at: sum(_overlap(at[1], at[2], width, *other) for other in taken))
+        taken.append((at_x, at_y, width))
+        found[name] = anchor
     return found
+
+
+def _overlap(x: float, y: float, width: float, other_x: float, other_y: float, other_width: float) -> float:
+    """How much two lines of text cover each other, 0 to 1."""
+    beside = abs(x - other_x) >= (width + other_width) / 2
+    return 0.0 if beside else max(0.0, 1 - abs(y - other_y) / _LINE)
 
 
 def frontier_summary(costs: Sequence[ConfigCost]) -> str:

@@ -65,8 +65,7 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
             x=slots % columns, y=slots // columns * columns, text=letters, customdata=[[int(slot)] for slot in slots],
             hovertext=[_hover(pool, slot) for slot in slots.tolist()], hovertemplate="%{hovertext}<extra></extra>",
             mode="markers+text", marker={"symbol": "square", "size": 17, "opacity": 0.01, "color": ink(theme)},
-            textfont={"size": 10, "color": ink(theme)}, selected={"textfont": {"color": ink(theme)}},
-            unselected={"textfont": {"color": ink(theme)}}, showlegend=False,
+            textfont={"size": 10, "color": _letter_colors(pool, theme, by)}, showlegend=False,
         )
     )  # fmt: skip
     _mark(figure, pool.injected, columns, "diamond-open", pick(INJECTED, theme), "damaged on purpose")
@@ -90,6 +89,12 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
     )
     _legend(figure, pool, theme, by)
     return figure
+
+
+def _letter_colors(pool: PoolView, theme: ThemeName, by: str) -> list[str]:
+    """Letters of what is well stay in the background, so that the others are seen first."""
+    quiet = "rgba(29,36,48,0.45)" if theme == "light" else "rgba(230,233,238,0.45)"
+    return [quiet if by == STATUS and code == SlotStatus.CLEAN else ink(theme) for code in pool.status.tolist()]
 
 
 def _by_status(pool: PoolView, theme: ThemeName) -> tuple[npt.NDArray[np.float64], list[str], list[str]]:
@@ -125,7 +130,7 @@ def _mark(figure: go.Figure, slots: npt.NDArray[np.int64], columns: int, symbol:
         figure.add_trace(
             go.Scatter(
                 x=slots % columns, y=slots // columns * columns, mode="markers", name=f"{name} {format_count(len(slots))}", hoverinfo="skip",
-                marker={"symbol": symbol, "size": 19 if symbol.startswith("diamond") else 17, "color": color, "line": {"width": 3}},
+                marker={"symbol": symbol, "size": 18 if symbol.startswith("diamond") else 16, "color": color, "line": {"width": 3}},
                 selected={"marker": {"opacity": 1}}, unselected={"marker": {"opacity": 1}},
             )
         )  # fmt: skip
@@ -162,7 +167,8 @@ def map_summary(pool: PoolView) -> str:
         f"{format_count(checked)} of {format_count(total)} slots verified, {format_count(counts[SlotStatus.SKIPPED])} in use and not verified, "
         f"{format_count(counts[SlotStatus.FREE])} free",
     ]
-    return "; ".join(parts) + "."
+    text = "; ".join(parts) + "."
+    return text[0].upper() + text[1:]
 
 
 def _named(slots: npt.NDArray[np.int64], what: str) -> str:
@@ -204,7 +210,7 @@ def timeline(frames: Sequence[ReplayFrame], current: int, theme: ThemeName) -> g
     figure.add_shape(
         type="rect", x0=current - 0.5, x1=current + 0.5, y0=0, y1=1, yref="paper", line={"color": ink(theme), "width": 2}, layer="above"
     )
-    style(figure, theme, height=178)
+    style(figure, theme, height=160)
     figure.update_xaxes(range=[steps[0] - 0.6, steps[-1] + 0.6], showgrid=False, dtick=4, tickfont={"size": 10}, title=None)
     figure.update_layout(
         barmode="relative",

@@ -132,6 +132,25 @@ def launch_words(config: CanaryConfig) -> str:
     return flags + (f" with {', '.join(extra)}" if extra else "")
 
 
+def headline(plan: CampaignPlan, costs: Sequence[ConfigCost], cells: Iterable[CellSummary]) -> str:
+    """The campaign in a sentence: how much SGLang's cheapest and best configurations report, what strict adds, and what none can see."""
+    listed, best = list(cells), best_cost(plan, costs)
+    if best is None:
+        return "No fault found a victim, so there is nothing to compare."
+    tried = [row for row in by_cost(costs) if row.injected]
+    cheapest = next((row for row in tried if not plan.configs[row.config].strict), best)
+    span = "" if cheapest.config == best.config else f"from {format_fraction(cheapest.rate)} ({cheapest.config}) to "
+    stricter = [row.rate for row in tried if plan.configs[row.config].strict and row.rate > best.rate]
+    added = f", kvcanary's strict checks {format_fraction(max(stricter))}" if stricter else ""
+    seen = {(cell.kind, cell.variant) for cell in listed if cell.visible and not plan.configs[cell.config].strict}
+    blind = len({(cell.kind, cell.variant) for cell in listed} - seen)
+    missed = sum(cell.outcome == "missed" for cell in listed)
+    return (
+        f"The canary reports {span}{format_fraction(best.rate)} ({best.config}) of the injected faults{added}. {blind} of {len(plan.faults)} "
+        f"faults are out of reach of every setting here that SGLang has; {missed} of {len(listed)} cells missed a fault within reach."
+    )
+
+
 def sentence(plan: CampaignPlan, costs: Sequence[ConfigCost], cells: Iterable[CellSummary]) -> str:
     """What SGLang's best configuration finds, and what strict checks would add; says so when nothing was injected."""
     best, listed = best_cost(plan, costs), list(cells)

@@ -8,8 +8,8 @@ import streamlit as st
 
 from kvcanary.analysis.replay_card import owner_name
 from kvcanary.charts import replay as charts
-from kvcanary.escape import html_text, markdown_text
-from kvcanary.faults.catalogue import CATALOGUE, find
+from kvcanary.escape import html_text
+from kvcanary.faults.catalogue import CATALOGUE
 from kvcanary.faults.memory import Group
 from kvcanary.lab.campaign import CellSummary
 from kvcanary.lab.replay import PoolView, Replay, ReplayFrame
@@ -26,9 +26,6 @@ _GROUP_NAMES = {Group.FULL: "full pool", Group.SWA: "window pool"}
 
 def draw(campaign: Campaign, cell: CellSummary) -> None:
     """A run of a cell; says why when there is none."""
-    variant = find(cell.kind, cell.variant)
-    title = next(fault.title for fault in CATALOGUE if fault.kind == cell.kind)
-    st.subheader(markdown_text(f"{title}: {variant.what}"), anchor=False)
     wanted = (cell.kind, cell.variant, cell.config)
     seeds = campaign.seeds(wanted)
     if not seeds:
@@ -38,16 +35,36 @@ def draw(campaign: Campaign, cell: CellSummary) -> None:
     asked = fault_lab_address.number("seed")
     seed = asked if asked in seeds else seeds[0]
     played = fault_lab_data.played(campaign.plan, campaign.run_id, (*wanted, seed))
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        back_button()
         key = f"seed.{campaign.run_id}.{'.'.join(wanted)}"
-        st.selectbox("Run with seed", seeds, index=seeds.index(seed), key=key, width=130, on_change=_take_seed, args=(key,))
-        with st.container():
-            style.caption(f"{cell.kind}.{cell.variant} under “{cell.config}”. {_story(played)}")
-            if cell.reason:
-                style.caption(f"Out of reach of this configuration: {cell.reason}.")
+        st.selectbox(
+            "Run with seed", seeds, index=seeds.index(seed), key=key, width=110, on_change=_take_seed, args=(key,),
+            label_visibility="collapsed", format_func=lambda number: f"seed {number}", help="Equal seeds give equal runs.",
+        )  # fmt: skip
+        group, by = _view_choice(played)
+    reason = f" Out of reach of this configuration: {cell.reason}." if cell.reason else ""
+    style.caption(f"{cell.kind}.{cell.variant} under “{cell.config}”. {_story(played)}{reason}")
     fault_lab_slot.inject_style()
     # How often a fragment runs by itself is settled when the page is drawn, so play and pause draw the page anew.
-    st.fragment(_film, run_every=_TICK_S if st.session_state.get(_PLAYING) else None)(played)
+    st.fragment(_film, run_every=_TICK_S if st.session_state.get(_PLAYING) else None)(played, group, by)
+
+
+def title(kind: str, variant: str) -> str:
+    """The head of the page for a fault; for one that does not exist that of the lab."""
+    fault = next((fault for fault in CATALOGUE if fault.kind == kind), None)
+    found = next((one for one in fault.variants if one.name == variant), None) if fault else None
+    return f"{fault.title}: {found.what}" if fault and found else "Fault lab"
+
+
+def back_button() -> None:
+    """Back to the matrix, also by key."""
+    st.button("Matrix", key="back", icon=":material/arrow_back:", on_click=_leave, shortcut="M")
+
+
+def _leave() -> None:
+    st.session_state[_PLAYING] = False
+    fault_lab_address.close()
 
 
 def _take_seed(key: str) -> None:
@@ -82,7 +99,7 @@ def _first_tags(frame: ReplayFrame) -> str:
     return f"{', '.join(tags[:4])} as {', '.join(reasons)}"
 
 
-def _film(played: Replay) -> None:
+def _film(played: Replay, group: Group, by: str) -> None:
     """Everything that changes from step to step."""
     frames = {frame.index: frame for frame in played.frames}
     key = f"step.{'.'.join(map(str, played.key))}"
@@ -95,7 +112,6 @@ def _film(played: Replay) -> None:
         charts.timeline(played.frames, frame.index, state.theme()), key=chosen_step, config=_CONFIG, alt=text, selection_mode="points",
         on_select=lambda: _take_step(chosen_step, key),
     )  # fmt: skip
-    group, by = _view_choice(played)
     pool = frame.pools[group]
     slot = _chosen_slot(played, pool)
     left, right = st.columns([11, 9], gap="medium")
@@ -177,17 +193,16 @@ def _first_number(data: object) -> int:
 
 def _view_choice(played: Replay) -> tuple[Group, str]:
     groups = list(played.frames[0].pools)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        by = st.segmented_control(
-            "Colour", [charts.STATUS, charts.OWNER], default=charts.STATUS, required=True, key="replay_by", persist_state="session",
-            label_visibility="collapsed", format_func=lambda name: f"Colour by {name}",
+    by = st.segmented_control(
+        "Colour", [charts.STATUS, charts.OWNER], default=charts.STATUS, required=True, key="replay_by", persist_state="session",
+        label_visibility="collapsed", format_func=lambda name: f"Colour by {name}",
+    )  # fmt: skip
+    group = played.group
+    if len(groups) > 1:
+        group = st.segmented_control(
+            "Pool", groups, default=played.group, required=True, key=f"replay_group.{'.'.join(map(str, played.key))}",
+            label_visibility="collapsed", format_func=_GROUP_NAMES.__getitem__,
         )  # fmt: skip
-        group = played.group
-        if len(groups) > 1:
-            group = st.segmented_control(
-                "Pool", groups, default=played.group, required=True, key=f"replay_group.{'.'.join(map(str, played.key))}",
-                label_visibility="collapsed", format_func=_GROUP_NAMES.__getitem__,
-            )  # fmt: skip
     return group, by
 
 

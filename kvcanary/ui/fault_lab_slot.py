@@ -25,7 +25,6 @@ def inject_style() -> None:
     """Put the card's rules of CSS and the status colours of the theme on the page."""
     theme = state.theme()
     colors = {f"--kvl-{status.name.lower()}": look.color(theme) for status, look in STATUS_LOOKS.items()}
-    colors["--kvl-ground"] = "#ffffff" if theme == "light" else "#14171c"
     st.html(_STYLE_SHEET)
     st.html(f"<style>:root {{ {''.join(f'{name}: {color};' for name, color in colors.items())} }}</style>")
 
@@ -38,13 +37,14 @@ def card(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> None:
     found = replay_card(played, frame, group, slot, chosen) if chosen in buffers else default
     st.html(_head(found) + "".join(f'<p class="kvc-why">{html_text(sentence)}</p>' for sentence in found.sentences))
     st.html(_strip(found))
-    _moves(found)
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        _moves(found)
+        st.segmented_control(
+            "Record", buffers, default=None, key="replay_buffer", format_func=lambda name: name.replace("_", " ").upper(),
+            help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
+            label_visibility="collapsed",
+        )  # fmt: skip
     st.html(_fields(found))
-    st.segmented_control(
-        "Record", buffers, default=None, key="replay_buffer", format_func=lambda name: name.replace("_", " ").upper(),
-        help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
-        label_visibility="collapsed",
-    )  # fmt: skip
 
 
 def _head(found: ReplayCard) -> str:
@@ -114,13 +114,12 @@ def _short(value: int) -> str:
 
 
 def _moves(found: ReplayCard) -> None:
-    with st.container(horizontal=True, gap="small"):
-        for label, neighbour, icon in (("Predecessor", found.before, "west"), ("Successor", found.after, "east")):
-            slot = neighbour.cell.slot if neighbour is not None else -1
-            st.button(
-                label, key=f"chain.{label}", icon=f":material/{icon}:", disabled=slot < 0, on_click=fault_lab_address.set_number,
-                args=("slot", slot), help="Open the card of the slot beside this one in the chain.",
-            )  # fmt: skip
+    for label, neighbour, icon in (("Predecessor", found.before, "west"), ("Successor", found.after, "east")):
+        slot = neighbour.cell.slot if neighbour is not None else -1
+        st.button(
+            label, key=f"chain.{label}", icon=f":material/{icon}:", disabled=slot < 0, on_click=fault_lab_address.set_number,
+            args=("slot", slot), help="Open the card of the slot beside this one in the chain.",
+        )  # fmt: skip
 
 
 def _fields(found: ReplayCard) -> str:
@@ -136,11 +135,12 @@ def _fields(found: ReplayCard) -> str:
 
 
 def _judged(view: FieldView) -> str:
-    bits = diff_bits(view.differing)
+    count = diff_bits(view.differing)
+    bits = f"<small>{count if count.endswith('bits') else f'bit {count}'}</small>"
     if view.flagged:
-        return f"<mark>differs</mark><small>bits {bits}</small>" if view.wrong else f"<mark>accused</mark><small>bits {bits}</small>"
+        return f"<mark>{'differs' if view.wrong else 'accused'}</mark>{bits}"
     if view.wrong:
-        return f'<strong class="kvl-unseen">wrong, not seen</strong><small>bits {bits}</small>'
+        return f'<strong class="kvl-unseen">wrong, not seen</strong>{bits}'
     return "same" if view.expected is not None or view.belongs is not None else ""
 
 

@@ -7,7 +7,8 @@ import streamlit as st
 from kvcanary.charts import detection
 from kvcanary.charts import frontier as charts
 from kvcanary.errors import KvCanaryError
-from kvcanary.lab.frontier import answer, best_cost, launch_settings
+from kvcanary.escape import markdown_text
+from kvcanary.lab.frontier import answer, best_cost, headline, launch_settings
 from kvcanary.lab.records import RunRecord, RunState, Verdict
 from kvcanary.ui import blocks, fault_lab_address, fault_lab_data, fault_lab_replay, progress, services, state, style
 from kvcanary.ui.fault_lab_data import Campaign
@@ -27,22 +28,35 @@ def result(record: RunRecord | None) -> None:
         progress.panel(record.id)
         _live(record.id)
         return
-    _ended(record)
     try:
         campaign = fault_lab_data.load(record)
     except KvCanaryError as error:
+        _failed(record)
         style.verdict(f"The runs of this campaign cannot be shown: {error}", "error")
         return
+    _ended(record, campaign)
     if campaign.runs:
         matrix(campaign)
         _latency_and_cost(campaign)
         _answer(campaign)
-    else:
-        style.caption("No run was finished, so there is no matrix.")
 
 
-def _ended(record: RunRecord) -> None:
-    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", _KINDS[record.verdict])
+def _ended(record: RunRecord, campaign: Campaign) -> None:
+    """How it ended, and the answer as far as there is one."""
+    false_reports, unexpected = (sum(getattr(cell, name) for cell in campaign.cells) for name in ("false_reports", "unexpected"))
+    said = []
+    if record.state is not RunState.DONE:
+        ran, planned = format_count(len(campaign.runs)), format_count(len(campaign.plan.run_keys()))
+        said.append(f"{record.state.value.capitalize()} after {ran} of {planned} runs.")
+    if false_reports or unexpected:
+        said.append(f"{false_reports} reports without a fault, {unexpected} of faults that should be out of reach.")
+    if campaign.runs:
+        said.append(headline(campaign.plan, campaign.costs, campaign.cells))
+    style.verdict(" ".join(said) or record.sentence, _KINDS[record.verdict])
+    _failed(record)
+
+
+def _failed(record: RunRecord) -> None:
     if record.state in (RunState.FAILED, RunState.INTERRUPTED):
         with st.expander("Last words of the worker"):
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
@@ -180,14 +194,16 @@ def replay_view(record: RunRecord | None) -> bool:
     wanted = fault_lab_address.cell()
     if wanted is None or record is None or record.state.active:
         return False
-    st.button("Back to the matrix", key="back", icon=":material/arrow_back:", on_click=fault_lab_address.close, shortcut="M")
+    st.title(markdown_text(fault_lab_replay.title(*wanted[:2])), anchor=False)
     try:
         campaign = fault_lab_data.load(record)
     except KvCanaryError as error:
+        fault_lab_replay.back_button()
         style.verdict(f"The runs of this campaign cannot be shown: {error}", "error")
         return True
     cell = campaign.cell(wanted)
     if cell is None:
+        fault_lab_replay.back_button()
         style.verdict(
             f"Campaign {record.id} has no cell {'.'.join(wanted[:2])[:60]} under {wanted[2][:60] or 'no configuration'}.", "warning"
         )
