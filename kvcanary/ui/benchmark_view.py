@@ -88,7 +88,7 @@ def _step_time(text: str) -> tuple[float | None, str]:
 
 def _start(spec: BenchmarkSpec) -> None:
     try:
-        st.query_params["run"] = services.jobs().start(spec)
+        st.query_params["run"] = services.start(spec)
         st.query_params.pop("slot", None)
     except (KvCanaryError, OSError) as error:
         st.session_state["start_problem"] = str(error)
