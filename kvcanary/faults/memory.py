@@ -16,10 +16,11 @@ from kvcanary.serving.step import Step
 
 
 class Group(StrEnum):
-    """Buffer groups: the whole pool, and the window pool of a sliding-window model."""
+    """Buffer groups: the whole pool, the window pool of a sliding-window model, and the draft model's pool, which shares the slot numbers."""
 
     FULL = "full"
     SWA = "swa"
+    DRAFT = "draft"
 
 
 class Strip(StrEnum):
@@ -34,19 +35,37 @@ STRIPS = tuple(Strip)
 BUFFERS = ("k_head", "k_tail", "v_head", "v_tail")
 # What SGLang hashes: layer 0 only, and nothing at HEAD, which runs before the layer wrote anything.
 LAYER0: Mapping[str, tuple[Strip, ...]] = {"k_tail": (Strip.K0,), "v_tail": (Strip.V0,)}
+TWO_LAYERS: Mapping[str, tuple[Strip, ...]] = {"k_tail": (Strip.K0, Strip.K1), "v_tail": (Strip.V0,)}
 
 
 class GroupMemory:
     """KV bytes, uint8 [num_slots, row_bytes] per strip, and canary buffers, uint8 [num_slots, 32] per name. Faults write in place.
 
-    hashed: the strips that each buffer's real-KV hash covers, in order.
+    hashed: the strips that each buffer's real-KV hash covers, in order; range_starts: the bytes of a row where a hashed range begins.
     """
 
-    def __init__(self, num_slots: int, row_bytes: int, hash_mode: RealKvHashMode, hashed: Mapping[str, tuple[Strip, ...]] = LAYER0) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        row_bytes: int,
+        hash_mode: RealKvHashMode,
+        hashed: Mapping[str, tuple[Strip, ...]] = LAYER0,
+        range_starts: tuple[int, ...] = (0,),
+    ) -> None:
         self.num_slots, self.row_bytes, self.hash_mode, self.hashed = num_slots, row_bytes, hash_mode, hashed
+        self.range_starts = range_starts
         # The engine zeroes both at start; zero bytes hash to zero, so a slot that nobody wrote looks consistent.
         self.kv: dict[Strip, UInt8Array] = {strip: np.zeros((num_slots, row_bytes), dtype=np.uint8) for strip in STRIPS}
         self.stamps: dict[str, UInt8Array] = {name: np.zeros((num_slots, layout.SLOT_BYTES), dtype=np.uint8) for name in BUFFERS}
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of each hashed range."""
+        return layout.PARTIAL_BYTES if self.hash_mode is RealKvHashMode.PARTIAL else self.row_bytes
+
+    def parts(self, buffer: str) -> tuple[tuple[Strip, int], ...]:
+        """The hashed ranges of a buffer in the order of its sources: strip and first byte."""
+        return tuple((strip, start) for strip in self.hashed.get(buffer, ()) for start in self.range_starts)
 
     def write_tokens(self, slots: Int64Array, tokens: Int64Array, positions: Int64Array) -> None:
         """What the model does: store the KV of tokens in slots, int64 [n] each; negative slots are skipped."""
@@ -64,10 +83,11 @@ class GroupMemory:
     def _owner_hash(self, buffer: str, token: int, position: int) -> int:
         if self.hash_mode is RealKvHashMode.NONE:
             return 0
-        length = layout.PARTIAL_BYTES if self.hash_mode is RealKvHashMode.PARTIAL else self.row_bytes
         here = np.array([token]), np.array([position])
-        rows = [kv_rows(*here, STRIPS.index(strip), self.row_bytes)[0] for strip in self.hashed.get(buffer, ())]
-        return layout.combine_sources(layout.fold_bytes(row[:length].tobytes()) for row in rows)
+        ranges = [
+            kv_rows(*here, STRIPS.index(strip), self.row_bytes)[0, start : start + self.read_bytes] for strip, start in self.parts(buffer)
+        ]
+        return layout.combine_sources(layout.fold_bytes(part.tobytes()) for part in ranges)
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ from kvcanary.serving.transfer import Transfer, TransferQueue
 from kvcanary.serving.window import WindowedSlotPool
 
 OWNER_FREE, OWNER_CACHED, OWNER_IN_FLIGHT, OWNER_PADDING = -1, -2, -3, -4
-_NOTHING = Batch(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+_NOTHING = Batch(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, draft_tokens=EMPTY)
 
 
 class ServingEngine:
@@ -254,6 +254,7 @@ class ServingEngine:
             events=self.memory.take_events(),
             moves=moves,
             free_slots=pool.free_pages * pool.page_size,
+            draft_tokens=batch.draft_tokens,
         )
 
     def _mode(self, batch: Batch | None) -> StepMode:

@@ -7,8 +7,9 @@ import numpy as np
 from kvcanary.serving.events import Event, EventKind, KvMove
 from kvcanary.serving.host_tier import HostTier
 from kvcanary.serving.options import ServingOptions
-from kvcanary.serving.pool import Int32Array, Int64Array, Ledger, RequestTable, SlotPool, account
+from kvcanary.serving.pool import Int32Array, Int64Array, Ledger, RequestTable, SlotPool, TokenKeys, account
 from kvcanary.serving.radix_cache import Lock, Match, RadixCache
+from kvcanary.serving.request import Request
 from kvcanary.serving.window import WindowedSlotPool
 
 
@@ -80,6 +81,19 @@ class KvMemory:
         self.log(Event(EventKind.EVICT, count=len(slots), slots=slots))
         return True
 
+    def match(self, request: Request) -> Match | None:
+        """The longest cached prefix of a request that leaves one token to compute; None without a tree."""
+        if self.tree is None:
+            return None
+        return self.tree.match(self._keys(request.token_ids, request.known_len)[: request.known_len - 1], request.namespace)
+
+    def _keys(self, token_ids: Int32Array, length: int) -> TokenKeys:
+        """What the tree compares of the leading tokens; with a draft pool pairs, since a draft slot depends on the next token too."""
+        if not self.options.draft_pool:
+            return token_ids[:length]
+        left = token_ids[: length - 1].astype(np.int64)
+        return (left << 32) | token_ids[1:length]
+
     def admit(self, rid: int, token_ids: Int32Array, known_len: int, namespace: int, match: Match | None) -> int:
         """Take a row for a request whose prefix is a locked match (or None); returns the row."""
         row = self.table.take(rid, token_ids, known_len)
@@ -139,14 +153,16 @@ class KvMemory:
     def cache(self, row: int, length: int) -> None:
         """Hand the KV of the row's leading `length` tokens (whole pages of it) to the tree and use the tree's slots instead."""
         table, tree = self.table, self.tree
-        aligned = length // self.options.page_size * self.options.page_size
+        usable = length - 1 if self.options.draft_pool else length
+        aligned = usable // self.options.page_size * self.options.page_size
         cached = int(table.cached_lens[row])
         if tree is None or aligned <= cached:
             return
         slots = table.req_to_token[row, :aligned].astype(np.int64)
         # Below cached_len the tree itself knows which window slots are gone.
         window_len = int(table.window_lens[row]) if table.window_lens[row] > cached else 0
-        kept = tree.insert(table.token_ids[row, :aligned], slots, int(self._namespaces[row]), window_len)
+        keys = self._keys(table.token_ids[row], length)[:aligned]
+        kept = tree.insert(keys, slots, int(self._namespaces[row]), window_len)
         duplicates = slots[cached:][kept.slots[cached:] != slots[cached:]]
         if duplicates.size:
             self.pool.release_slots(duplicates)

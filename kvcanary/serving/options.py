@@ -18,7 +18,8 @@ class ServingOptions:
     max_seq_len_per_req: prompt plus output of one request. chunked_prefill_size: None = off.
     enable_mixed_chunk: running requests decode in the prefill batch, at the expense of its budget.
     sliding_window with swa_pool_slot_count: a window sub-pool of that many slots. speculative_num_draft_tokens with
-    draft_acceptance: tokens written per request and decode step, and the chance that a draft token is right.
+    draft_acceptance: tokens written per request and decode step, and the chance that a draft token is right. draft_pool: the draft model
+    keeps KV of its own (EAGLE), for the token after each position.
     host_slot_count: slots of the host tier, 0 = none. cuda_graph_max_bs: largest captured decode batch, None = no graphs.
     disaggregation_mode with transfer_delay_steps: which half of a prefill/decode pair this is. dp_size above 1 pads batches to the
     largest of the ranks. overlap: results are handled one step late. new_token_ratio: share of the unwritten output of running
@@ -37,6 +38,7 @@ class ServingOptions:
     swa_pool_slot_count: int | None = None
     speculative_num_draft_tokens: int | None = None
     draft_acceptance: float = 0.7
+    draft_pool: bool = False
     host_slot_count: int = 0
     cuda_graph_max_bs: int | None = None
     dp_size: int = 1
@@ -101,6 +103,11 @@ class ServingOptions:
             raise ConfigError(
                 f"sliding_window and swa_pool_slot_count go together, got {self.sliding_window} and {self.swa_pool_slot_count}; "
                 "set both or neither"
+            )
+        if self.draft_pool and (self.speculative_num_draft_tokens is None or self.disaggregation_mode != "null"):
+            raise ConfigError(
+                f"draft_pool=True needs speculative_num_draft_tokens and disaggregation_mode='null', got "
+                f"{self.speculative_num_draft_tokens} and {self.disaggregation_mode!r}"
             )
         if self.enable_mixed_chunk and (self.chunked_prefill_size is None or self.speculative_num_draft_tokens is not None):
             raise ConfigError(

@@ -16,6 +16,8 @@ from kvcanary.errors import ServingError
 
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
+# What a prefix tree compares: token ids, or pairs of them.
+TokenKeys = Int32Array | Int64Array
 EMPTY: Int64Array = np.zeros(0, dtype=np.int64)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.errors import ServingError
-from kvcanary.serving.pool import EMPTY, Int32Array, Int64Array, SlotPool
+from kvcanary.serving.pool import EMPTY, Int64Array, SlotPool, TokenKeys
 from kvcanary.serving.radix_node import LeastRecentlyUsed, RadixNode, common_prefix
 from kvcanary.serving.window import WindowedSlotPool
 
@@ -68,8 +68,8 @@ class RadixCache:
         self.give_up: Callable[[RadixNode], object] = self.drop
         self._leaves = LeastRecentlyUsed(lambda node: node.lock == 0 and node.parent is not None and node.is_device_leaf())
 
-    def match(self, tokens: Int32Array, namespace: int = 0) -> Match:
-        """Longest cached prefix of tokens int32 [n] in whole pages; splits a node that matches in part.
+    def match(self, tokens: TokenKeys, namespace: int = 0) -> Match:
+        """Longest cached prefix of tokens [n] (ids or pairs) in whole pages; splits a node that matches in part.
 
         With a window, the match ends where the last `window` tokens still own window slots.
         """
@@ -84,8 +84,8 @@ class RadixCache:
         node = device[-1] if device else self.root
         return Match(node, np.concatenate([EMPTY, *(found.device_slots for found in device)]), host, host_parent)
 
-    def insert(self, tokens: Int32Array, slots: Int64Array, namespace: int = 0, window_len: int = 0) -> Match:
-        """Keep tokens int32 [n] in slots int64 [n], n in whole pages; the leading window_len own no window slot.
+    def insert(self, tokens: TokenKeys, slots: Int64Array, namespace: int = 0, window_len: int = 0) -> Match:
+        """Keep tokens [n] (ids or pairs) in slots int64 [n], n in whole pages; the leading window_len own no window slot.
 
         Returns the node and the slots that the tree now uses for these tokens. Where they differ from the given ones, the given ones
         are duplicates: the caller frees them and uses the tree's.
@@ -219,10 +219,10 @@ class RadixCache:
         """All nodes but the root."""
         return (node for node in self.root.subtree() if node.parent is not None)
 
-    def _edge(self, tokens: Int32Array, namespace: int) -> tuple[int, bytes]:
+    def _edge(self, tokens: TokenKeys, namespace: int) -> tuple[int, bytes]:
         return namespace, tokens[: self.pool.page_size].tobytes()
 
-    def _walk(self, tokens: Int32Array, namespace: int, cut: int = 0) -> list[RadixNode]:
+    def _walk(self, tokens: TokenKeys, namespace: int, cut: int = 0) -> list[RadixNode]:
         """Nodes of the longest common prefix, touched; the last one and the one across `cut` are split to fit."""
         self._clock += 1
         node, path, start = self.root, [], 0
@@ -267,7 +267,7 @@ class RadixCache:
         upper.children[self._edge(node.key, node.namespace)] = node
         return upper
 
-    def _append(self, parent: RadixNode, key: Int32Array, slots: Int64Array, namespace: int, *, tombstone: bool) -> RadixNode:
+    def _append(self, parent: RadixNode, key: TokenKeys, slots: Int64Array, namespace: int, *, tombstone: bool) -> RadixNode:
         self._serial += 1
         node = RadixNode(
             serial=self._serial,

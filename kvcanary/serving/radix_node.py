@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvcanary.serving.pool import EMPTY, Int32Array, Int64Array
+from kvcanary.serving.pool import EMPTY, Int64Array, TokenKeys
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class RadixNode:
     """
 
     serial: int
-    key: Int32Array
+    key: TokenKeys
     slots: Int64Array | None
     parent: RadixNode | None = field(repr=False)
     namespace: int = 0
@@ -91,7 +91,7 @@ class LeastRecentlyUsed:
         return None
 
 
-def common_prefix(left: Int32Array, right: Int32Array, page_size: int) -> int:
+def common_prefix(left: TokenKeys, right: TokenKeys, page_size: int) -> int:
     """Length of the equal leading run, in whole pages."""
     shortest = min(len(left), len(right))
     different = np.flatnonzero(left[:shortest] != right[:shortest])

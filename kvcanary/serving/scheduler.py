@@ -26,7 +26,7 @@ class Batch:
 
     rows, rids, prefix_lens, extend_lens, known_lens: int64 [bs]. tokens, positions, slots: int64 [sum of extend_lens], flat in batch order.
     accepted: int64 [bs], tokens of each row that stay; equal to extend_lens without speculation. The leading prefill_rows rows compute
-    prompts, the others decode.
+    prompts, the others decode. draft_tokens: int64 like tokens, what the draft model writes; None without a draft pool.
     """
 
     rows: Int64Array
@@ -39,6 +39,7 @@ class Batch:
     slots: Int64Array
     accepted: Int64Array
     prefill_rows: int = 0
+    draft_tokens: Int64Array | None = None
 
 
 class Scheduler:
@@ -190,7 +191,7 @@ class Scheduler:
     def _admit(self, request: Request, budget: int, *, alone: bool) -> int | None:
         """Place a waiting request and give it slots; returns the tokens it computes now, or None when it has to wait."""
         memory = self.memory
-        match = memory.tree.match(request.token_ids[: request.known_len - 1], request.namespace) if memory.tree else None
+        match = memory.match(request)
         if match is not None and match.host_nodes:
             match = self._load_back(match, request)
         prefix = len(match.slots) if match is not None else 0
@@ -235,7 +236,7 @@ class Scheduler:
         lock = memory.tree.lock(match.host_parent)
         if memory.make_room(pages) and all(node.host is not None for node in match.host_nodes):
             memory.host.load_back(match, memory.pool.alloc_pages(pages), request.rid)
-            match = memory.tree.match(request.token_ids[: request.known_len - 1], request.namespace)
+            match = memory.match(request) or match
         memory.tree.unlock(lock)
         return match
 
@@ -265,6 +266,7 @@ class Scheduler:
             slots=table.req_to_token[owner, positions].astype(np.int64),
             accepted=extends,
             prefill_rows=prefill_rows,
+            draft_tokens=table.token_ids[owner, positions + 1].astype(np.int64) if self.options.draft_pool else None,
         )
 
     def _batch_of_run(self, run: DecodeRun) -> Batch:
@@ -299,7 +301,12 @@ class Scheduler:
         # The last output token is sampled but never written; an overlapped step after the end writes one token more.
         room = np.maximum(table.total_lens[batch.rows] - 1 - batch.prefix_lens, 1)
         drafted, accepted = self._drafter.draft(batch.tokens.reshape(-1, width), room)
-        return replace(batch, tokens=drafted.ravel(), accepted=accepted)
+        following = None
+        if batch.draft_tokens is not None:
+            # Behind a rejected draft the draft model follows it astray.
+            kept = np.arange(width) < accepted[:, None]
+            following = np.where(kept, batch.draft_tokens.reshape(-1, width), drafted).ravel()
+        return replace(batch, tokens=drafted.ravel(), accepted=accepted, draft_tokens=following)
 
     def _speculate(self, rows: Int64Array, width: int) -> Batch:
         self.memory.grow(rows, self.memory.table.kv_lens[rows] + width)

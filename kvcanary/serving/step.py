@@ -28,7 +28,7 @@ class Step:
     batch order. Steps of one decode run share arrays, so readers change nothing. req_to_token and expected_tokens are the live tables int32
     [rows, width], right until the step is completed. full_to_swa int64 [slots + 1] with window, or None and 0. events and moves happened
     before the forward; what its results bring about stands in the next step's events. free_slots is the pool's free count when the batch
-    was built.
+    was built. draft_tokens int64 [n]: what the draft model's forward writes at the same positions and slots, or None without a draft pool.
     """
 
     index: int
@@ -49,6 +49,7 @@ class Step:
     events: tuple[Event, ...] = ()
     moves: tuple[KvMove, ...] = ()
     free_slots: int = 0
+    draft_tokens: Int64Array | None = None
 
     @property
     def num_real_rows(self) -> int:

@@ -36,6 +36,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "decode-side": {"disaggregation_mode": "decode", "radix_cache": False, "pool_slot_count": 200},
     "overlap": {"overlap": True, "pool_slot_count": 200},
     "overlap-draft": {"overlap": True, "speculative_num_draft_tokens": 4, "pool_slot_count": 200, "page_size": 2},
+    "draft-pool": {"speculative_num_draft_tokens": 3, "draft_pool": True, "pool_slot_count": 200},
+    "draft-pool-pages": {"speculative_num_draft_tokens": 3, "draft_pool": True, "pool_slot_count": 200, "page_size": 4},
     "mixed": {"enable_mixed_chunk": True, "pool_slot_count": 160},
     "mixed-pages": {"enable_mixed_chunk": True, "page_size": 4, "sliding_window": 8, "swa_pool_slot_count": 160},
     "ranks": {"dp_size": 3, "cuda_graph_max_bs": 8},

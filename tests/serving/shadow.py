@@ -22,6 +22,8 @@ class ShadowMemory:
         shape = (2, options.pool_slot_count + options.page_size)
         self.full = np.full(shape, UNWRITTEN)
         self.window = np.full((2, (options.swa_pool_slot_count or 0) + options.page_size), UNWRITTEN)
+        # A draft slot holds the token of the next position.
+        self.draft = np.full(shape, UNWRITTEN)
         self.host, self.host_window = (np.full((2, options.host_slot_count + options.page_size), UNWRITTEN) for _ in range(2))
 
     def run(self, step: Step) -> None:
@@ -43,6 +45,8 @@ class ShadowMemory:
                     self.window[:, move.window_slots[inside]] = move.tokens[inside], np.flatnonzero(inside)
         self.read(step)
         self.full[:, step.out_slots] = step.tokens, step.positions
+        if step.draft_tokens is not None:
+            self.draft[:, step.out_slots] = step.draft_tokens, step.positions
         if step.full_to_swa is not None:
             assert (step.swa_out_slots > 0).all(), "a token of this step has no window slot"
             self.window[:, step.swa_out_slots] = step.tokens, step.positions
@@ -57,6 +61,9 @@ class ShadowMemory:
             assert (cells > 0).all(), f"row {row} reads the padding slot"
             np.testing.assert_array_equal(self.full[0, cells], wanted)
             np.testing.assert_array_equal(self.full[1, cells], np.arange(prefix))
+            if step.draft_tokens is not None:
+                np.testing.assert_array_equal(self.draft[0, cells], step.expected_tokens[row, 1 : prefix + 1])
+                np.testing.assert_array_equal(self.draft[1, cells], np.arange(prefix))
             if step.full_to_swa is not None:
                 start = max(0, int(prefix) - step.window)
                 inside = step.full_to_swa[cells[start:]]
