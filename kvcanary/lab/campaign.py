@@ -18,12 +18,14 @@ from kvcanary.faults.catalogue import CATALOGUE, find, reach
 from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group
 from kvcanary.kernels.types import Backend
+from kvcanary.lab.campaign_load import TraceSample
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.layout import LaunchTag, RealKvHashMode, reason_labels
 from kvcanary.serving.engine import ServingEngine
 from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.pool import Int64Array
 from kvcanary.serving.radix_cache import SweepEntries
+from kvcanary.serving.request import RequestSpec
 from kvcanary.serving.workload import Mix, synthetic
 
 Fault = tuple[str, str]
@@ -55,13 +57,17 @@ _WINDOW = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
-    """What to run. A fault strikes from start_step on; a run ends steps_after steps later, or at the end of the workload."""
+    """What to run. A fault strikes from start_step on; a run ends steps_after steps later, or at the end of the workload.
+
+    trace: requests to serve instead of the mix.
+    """
 
     faults: tuple[Fault, ...] = ALL_FAULTS
     configs: Mapping[str, CanaryConfig] = field(default_factory=lambda: DEFAULT_CONFIGS)
     seeds: tuple[int, ...] = tuple(range(10))
     options: ServingOptions = _SMALL_POOL
     mix: Mix = _SMALL_MIX
+    trace: TraceSample | None = None
     start_step: int = 12
     steps_after: int = 20
 
@@ -172,7 +178,7 @@ def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
     """Serve the workload with one fault under one configuration. Equal keys give equal runs but for the seconds."""
     kind, variant, config_name, seed = key
     config, options = plan.configs[config_name], serving_options(plan, kind, seed)
-    engine = ServingEngine(options, synthetic(replace(plan.mix, seed=seed), options.vocab_size))
+    engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     tally = _Tally()
     for step in engine.steps():
@@ -286,6 +292,13 @@ def serving_options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
     if kind == "swa_eviction" and options.sliding_window is None:
         return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count, host_slot_count=0)
     return options
+
+
+def requests_of(plan: CampaignPlan, options: ServingOptions, seed: int) -> Iterator[RequestSpec]:
+    """The requests that a run with this seed serves."""
+    if plan.trace is not None:
+        return plan.trace.requests(options.vocab_size, seed)
+    return synthetic(replace(plan.mix, seed=seed), options.vocab_size)
 
 
 def sweep_due(engine: ServingEngine, config: CanaryConfig, index: int) -> dict[Group, SweepEntries] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from kvcanary.faults.injectors import FaultRecord
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.benchmark import Reporter, StopRequested
 from kvcanary.lab.campaign import DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
+from kvcanary.lab.campaign_load import LOAD_WORDS, LOADS, MEDIUM_POOL, SMALL, TraceSample
 from kvcanary.lab.frontier import config_costs, sentence
 from kvcanary.lab.records import RunFolder, Verdict
 from kvcanary.units import format_count
@@ -38,12 +39,17 @@ _PROGRESS_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSpec:
-    """What to run, JSON-ready: faults as 'kind.variant', configurations by name, seeds 0 to seeds - 1, on the host."""
+    """What to run, JSON-ready: faults as 'kind.variant', configurations by name, seeds 0 to seeds - 1, on the host.
+
+    workload: a name of campaign_load.LOAD_WORDS; trace: TraceSample.to_dict, served instead of it.
+    """
 
     faults: list[str] = field(default_factory=lambda: [".".join(fault) for fault in QUICK_FAULTS])
     configs: list[str] = field(default_factory=lambda: list(DEFAULT_CONFIGS))
     seeds: int = 3
     device: str = "cpu"
+    workload: str = SMALL
+    trace: dict[str, Any] | None = None
 
 
 def plan_of(spec: CampaignSpec) -> CampaignPlan:
@@ -59,9 +65,16 @@ def plan_of(spec: CampaignSpec) -> CampaignPlan:
         if not dot:
             raise ConfigError(f"a fault must be written kind.variant, got {name[:60]!r}")
         faults.append((kind, variant))
-    return CampaignPlan(
+    plan = CampaignPlan(
         faults=tuple(faults), configs={name: DEFAULT_CONFIGS[name] for name in spec.configs}, seeds=tuple(range(spec.seeds))
     )
+    if spec.trace is not None:
+        return replace(plan, options=MEDIUM_POOL, trace=TraceSample.from_dict(spec.trace))
+    if spec.workload == SMALL:
+        return plan
+    if spec.workload not in LOADS:
+        raise ConfigError(f"workload must be among {'; '.join(LOAD_WORDS)}, got {spec.workload[:60]!r}")
+    return replace(plan, options=MEDIUM_POOL, mix=LOADS[spec.workload])
 
 
 def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group, GroupMemory, Strip
 from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.kernels.types import Backend, VerifyPlan
-from kvcanary.lab.campaign import CampaignPlan, RunKey, serving_options, sweep_due
+from kvcanary.lab.campaign import CampaignPlan, RunKey, requests_of, serving_options, sweep_due
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.lab.truth import Truth
 from kvcanary.lab.violation_text import violation_line as violation_line
@@ -26,7 +26,6 @@ from kvcanary.serving.kv_bytes import UInt8Array
 from kvcanary.serving.pool import EMPTY, Int64Array
 from kvcanary.serving.radix_cache import SweepEntries
 from kvcanary.serving.step import Step
-from kvcanary.serving.workload import synthetic
 
 # These break a table that one forward reads, and no slot: the mark goes as soon as nobody reads the broken cell.
 _TABLE_KINDS = frozenset({OpKind.SET_TABLE, OpKind.SET_MAPPING})
@@ -138,7 +137,7 @@ def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
     """Serve the run of a key again, as run_one does."""
     kind, variant, config_name, seed = key
     config, options = plan.configs[config_name], serving_options(plan, kind, seed)
-    engine = ServingEngine(options, synthetic(replace(plan.mix, seed=seed), options.vocab_size))
+    engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     camera = _Camera(executor)
     for step in engine.steps():
