@@ -16,6 +16,7 @@ from kvcanary.lab.benchmark import Reporter, StopRequested
 from kvcanary.lab.campaign import DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
 from kvcanary.lab.campaign_load import LOAD_WORDS, LOADS, MEDIUM_POOL, SMALL, TraceSample
 from kvcanary.lab.frontier import config_costs, sentence
+from kvcanary.lab.lifecycle import RUN_ID
 from kvcanary.lab.records import RunFolder, Verdict
 from kvcanary.units import format_count
 
@@ -41,7 +42,8 @@ _PROGRESS_S = 0.2
 class CampaignSpec:
     """What to run, JSON-ready: faults as 'kind.variant', configurations by name, seeds 0 to seeds - 1, on the host.
 
-    workload: a name of campaign_load.LOAD_WORDS; trace: TraceSample.to_dict, served instead of it.
+    workload: a name of campaign_load.LOAD_WORDS; trace: TraceSample.to_dict, served instead of it. continues: id of an earlier campaign
+    under the same data folder whose finished runs are taken over, so that only what is missing is run.
     """
 
     faults: list[str] = field(default_factory=lambda: [".".join(fault) for fault in QUICK_FAULTS])
@@ -50,6 +52,7 @@ class CampaignSpec:
     device: str = "cpu"
     workload: str = SMALL
     trace: dict[str, Any] | None = None
+    continues: str = ""
 
 
 def plan_of(spec: CampaignSpec) -> CampaignPlan:
@@ -59,6 +62,8 @@ def plan_of(spec: CampaignSpec) -> CampaignPlan:
         raise ConfigError(f"configs must be among {'; '.join(DEFAULT_CONFIGS)}, got {unknown[0][:60]!r}")
     if not 1 <= spec.seeds <= SEED_LIMIT:
         raise ConfigError(f"seeds must be between 1 and {SEED_LIMIT}, got {spec.seeds}")
+    if spec.continues and not RUN_ID.fullmatch(spec.continues):
+        raise ConfigError(f"continues must be the id of a campaign, got {spec.continues[:60]!r}")
     faults = []
     for name in spec.faults:
         kind, dot, variant = name.partition(".")
@@ -82,7 +87,7 @@ def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
     plan = plan_of(spec)
     backend, reason = choose_backend("auto", "cpu")
     folder.update_record(backend={"name": backend.name, "reason": reason})
-    runs = read_runs(folder.path)
+    runs = _taken_over(folder, spec, plan)
     reporter = Reporter(folder, time.monotonic(), steps=len(plan.run_keys()), done=len(runs))
     reporter.step("campaign", f"{format_count(reporter.steps)} runs")
     told_s = time.monotonic()
@@ -100,6 +105,17 @@ def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
                 _conclude(folder, plan, runs)
                 raise
     _conclude(folder, plan, runs)
+
+
+def _taken_over(folder: RunFolder, spec: CampaignSpec, plan: CampaignPlan) -> list[CampaignRun]:
+    """Finished runs of this folder, or those of the campaign that it goes on with; the latter are written here first."""
+    own = read_runs(folder.path)
+    if own or not spec.continues:
+        return own
+    keys = set(plan.run_keys())
+    earlier = [run for run in read_runs(folder.path.parent / spec.continues) if run.key in keys]
+    (folder.path / "campaign.jsonl").write_text("".join(json.dumps(_to_dict(run)) + "\n" for run in earlier), encoding="utf-8")
+    return earlier
 
 
 def read_runs(path: Path) -> list[CampaignRun]:
