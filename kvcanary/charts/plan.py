@@ -144,16 +144,18 @@ def frontier_summary(frontier: Frontier) -> str:
 
 
 def overflow_chart(forecast: OverflowForecast, group: PrefixGroup, groups: int, most: int, theme: ThemeName) -> go.Figure:
-    """Verify rows of one forward against requests per group, up to what fits the pool, with the capacity of the verify plan.
+    """Verify rows of one forward against requests per group, with the capacity of the verify plan.
 
-    most: requests per group that fit the pool.
+    most: requests per group that pool and request table hold; the line ends there, or where the crossing is well in sight.
     """
-    last = max(most, group.requests, 1)
     per_request = groups * verify_rows([PrefixGroup(requests=1, shared_tokens=group.shared_tokens, own_tokens=group.own_tokens)])
+    crossing = forecast.capacity // per_request + 1 if per_request else most
+    end = min(most, 2 * max(crossing, group.requests))
+    last = max(end, group.requests, 1)
     line, limit = pick(SERIES["verify"], theme), STATUS_LOOKS[SlotStatus.CORRUPTED].color(theme)
     figure = go.Figure(
         go.Scatter(
-            x=[0, most], y=[0, most * per_request], mode="lines", name="rows to verify", line={"color": line, "width": 2},
+            x=[0, end], y=[0, end * per_request], mode="lines", name="rows to verify", line={"color": line, "width": 2},
             hovertemplate="%{x} requests: %{y} rows<extra></extra>",
         )
     )  # fmt: skip
@@ -173,6 +175,6 @@ def overflow_chart(forecast: OverflowForecast, group: PrefixGroup, groups: int, 
         )
     )  # fmt: skip
     style(figure, theme, height=260)
-    figure.update_xaxes(title="requests per group; the line ends where the pool is full", rangemode="tozero")
+    figure.update_xaxes(title="requests per group" + ("; the line ends where no more fit" if end == most else ""), rangemode="tozero")
     figure.update_yaxes(title="rows of one forward", rangemode="tozero")
     return figure

@@ -107,12 +107,12 @@ def _field(spec: FieldSpec) -> None:
 
 def _line(name: str, finding: Finding | None) -> None:
     source = state.sources().get(name, "")
+    origin = source if not source or source.startswith("derived") else f"from {source}"
     if finding is not None:
         text = finding.message.removeprefix("kv-canary: ").removeprefix(f"{name} ")
-        style.line(f"{text} · from {source}" if source else text, finding.severity.value)
+        style.line(" · ".join(part for part in (text, origin) if part), finding.severity.value)
     else:
-        size = _size(name)
-        style.line(" · ".join(text for text in (size, f"from {source}" if source else "") if text), "source" if source else "note")
+        style.line(" · ".join(part for part in (_size(name), origin) if part), "source" if source else "note")
 
 
 def _size(name: str) -> str:

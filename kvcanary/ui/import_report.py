@@ -14,6 +14,8 @@ from kvcanary.ui import blocks, plan_choices, plan_findings, state
 from kvcanary.units import format_count
 
 _SHOWN_REMARKS = 3
+# Findings of the readers that stand above as conflicts and unknown flags.
+_SAID_ABOVE = ("unknown-flag", "conflicting-values")
 _NAMES = {
     ImportKind.COMMAND: "launch command",
     ImportKind.LOG: "start-up log",
@@ -30,7 +32,7 @@ _NAMES = {
 def draw(result: ImportResult) -> None:
     """One line with Undo, then what matters, then the rest folded away."""
     with st.container(border=True, gap="xsmall", key="import_report"):
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        with st.container(horizontal=True, wrap=False, gap="small", vertical_alignment="center"):
             st.html(f'<p class="kvc-finding"><b>{html_text(_what(result))}</b>: {html_text(_filled(result))}</p>', width="stretch")
             st.button("Undo import", key="undo_import", on_click=state.undo, args=("import",), icon=":material/undo:")
         for number, explanation in enumerate(result.explanations):
@@ -52,7 +54,10 @@ def _what(result: ImportResult) -> str:
 def _filled(result: ImportResult) -> str:
     if not result.fields:
         return "nothing for the form."
-    text = f"{format_count(len(result.fields))} field{'s' if len(result.fields) > 1 else ''} filled and marked with their source."
+    count = len(result.fields)
+    text = (
+        f"{format_count(count)} fields filled, each marked with its source." if count > 1 else "1 field filled and marked with its source."
+    )
     chosen = [FIELDS[name].label for name, source in state.sources().items() if source.startswith(plan_choices.DERIVED)]
     if chosen:
         return f"{text} Not stated, so chosen as SGLang does: {', '.join(chosen)}."
@@ -89,7 +94,8 @@ def _remarks(result: ImportResult) -> Iterator[tuple[str, str]]:
         hint = f"; did you mean {flag.suggestion}?" if flag.suggestion else ""
         yield "warning", f"{flag.flag}: {flag.reason}{hint}"
     for finding in result.findings:
-        yield str(finding.severity), finding.message
+        if finding.rule not in _SAID_ABOVE:
+            yield str(finding.severity), f"{finding.message}. {finding.why}".strip()
 
 
 def _lines(remarks: list[tuple[str, str]]) -> None:
@@ -98,11 +104,12 @@ def _lines(remarks: list[tuple[str, str]]) -> None:
 
 
 def _tables(result: ImportResult) -> None:
-    if result.fields:
-        with st.expander("Fields and where they came from"):
+    observed = [(name, str(value)) for name, value in result.observed.items() if value is not None]
+    if not result.fields and not observed:
+        return
+    with st.expander("Fields with their sources, and what the text states besides"):
+        if result.fields:
             rows = [(name, format_field(name, entry.value) or "none", entry.source, entry.derived) for name, entry in result.fields.items()]
             blocks.table(("field", "value", "source", "derived"), rows)
-    observed = [(name, str(value)) for name, value in result.observed.items() if value is not None]
-    if observed:
-        with st.expander("What the text states besides"):
-            blocks.table(("name", "value"), observed)
+        if observed:
+            blocks.table(("stated besides", "value"), observed)

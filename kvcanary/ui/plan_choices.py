@@ -44,7 +44,9 @@ def draw(settings: Settings) -> None:
         style.line(f"not known: {error}", "note")
         return
     free = unstated(state.texts(), state.sources())
-    able = [name for name in free if name in {entry.field for entry in derived}]
+    able = [
+        entry.field for entry in derived if entry.field in free and format_field(entry.field, entry.value) != state.texts()[entry.field]
+    ]
     style.caption("What SGLang would choose if these flags were left out, each building on the ones before it.")
     if able:
         label = (

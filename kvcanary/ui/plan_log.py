@@ -39,7 +39,8 @@ def draw(settings: Settings) -> None:
     except ConfigError as error:
         style.line(f"not compared: {error}", "note")
         return
-    style.verdict(found.text, "warning" if found.unexplained else "pass")
+    kind = "warning" if found.unexplained else "pass"
+    st.html(f'<p class="kvc-finding kvc-{kind}"><b>{html_text(found.text)}</b></p>')
     rows = sorted(found.rows, key=lambda row: _ORDER.index(row.status))
     plan_table.draw(("value", "log", "plan", "difference", "verdict"), [_cells(row) for row in rows], numeric=(1, 2, 3))
 

@@ -8,6 +8,7 @@ from kvcanary.charts import plan as charts
 from kvcanary.config.overflow import OverflowForecast, PrefixGroup, forecast_overflow, most_requests
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
+from kvcanary.escape import html_text
 from kvcanary.layout import VERIFY_CAPACITY_FACTOR
 from kvcanary.ui import blocks, state, style
 from kvcanary.units import format_count, parse_integer
@@ -38,11 +39,13 @@ def draw(settings: Settings) -> None:
         forecast = forecast_overflow(
             pool.pool_slot_count, [group] * count, page_size=pool.page_size, step_tokens=step, max_requests=pool.req_to_token_pool_size
         )
-        most = most_requests(pool.pool_slot_count, group, count, page_size=pool.page_size, step_tokens=step)
+        fitting = most_requests(pool.pool_slot_count, group, count, page_size=pool.page_size, step_tokens=step)
+        most = min(fitting, pool.req_to_token_pool_size // count)
     except ConfigError as error:
         style.line(f"no forecast: {error}", "note")
         return
-    style.verdict(forecast.text, "warning" if forecast.skipped or not forecast.fits else "pass")
+    kind = "warning" if forecast.skipped or not forecast.fits else "pass"
+    st.html(f'<p class="kvc-finding kvc-{kind}"><b>{html_text(forecast.text[0].upper() + forecast.text[1:])}</b></p>')
     st.plotly_chart(
         charts.overflow_chart(forecast, group, count, most, state.theme()), key="overflow_chart", config=CHART_CONFIG, alt=forecast.text
     )
@@ -83,7 +86,7 @@ def _rows(forecast: OverflowForecast, most: int) -> list[tuple[str, str]]:
         ("rows of one forward", format_count(forecast.rows)),
         ("rows the plan holds", format_count(forecast.capacity)),
         ("pool slots taken", f"{format_count(forecast.slots)} of {format_count(forecast.pool_slots)}"),
-        ("requests per group that fit the pool", format_count(most)),
+        ("requests per group that pool and request rows hold", format_count(most)),
         ("skipped from this many requests per group", limit(forecast.skip_from_requests)),
         ("skipped from this long a shared prefix", limit(forecast.skip_from_prefix)),
     ]

@@ -38,6 +38,13 @@ def test_catalogue_is_complete_and_sourced() -> None:
             assert 1e11 < device.bandwidth_bytes_s < 1e13
 
 
+def test_a_figure_names_its_address_or_says_that_it_was_not_confirmed() -> None:
+    sources = [source for device in catalogue() for source in (device.memory_source, device.bandwidth_source)]
+    assert [source for source in sources if "https://" not in source and not source.startswith("not ")] == []
+    confirmed = sum(not source.startswith("not ") for source in sources)
+    assert confirmed >= 0.8 * len(sources)
+
+
 def test_labels_are_unambiguous() -> None:
     labels = [label for device in catalogue() for label in {name.lower() for name in (device.name, *device.aliases)}]
     assert len(labels) == len(set(labels))
