@@ -8,8 +8,8 @@ from typing import Any
 from kvcanary.importers.repr_text import read_call
 
 _READ_BYTES = {0: "none", 16: "partial", 9223372036854775807: "all"}
-_WORD = re.compile(r"(\w+)=(\d+)(?=\s|$)")
-_KINDS = re.compile(r"kinds=\[([^\]]*)\]")
+_WORD = re.compile(r"\b(\w{1,60})=(\d{1,19})(?=\s|$)")
+_KINDS = re.compile(r"kinds=\[([^\[\]]{0,300})\]")
 _POOL = re.compile(r"\bpool=(\w+)")
 
 
@@ -17,7 +17,7 @@ def read_attach(text: str) -> dict[str, Any]:
     """pool_class, group_kinds, real_data and offset (0 target, 1 draft) of an attach_canary_buffers line; what is cut is missing."""
     found: dict[str, Any] = {}
     text = text[text.index("attach_canary_buffers") :]
-    numbers = {name: int(value) for name, value in _WORD.findall(text) if len(value) < 20}
+    numbers = {name: int(value) for name, value in _WORD.findall(text)}
     if pool := _POOL.search(text):
         found["pool_class"] = pool[1]
     if numbers.get("read_bytes") in _READ_BYTES:
@@ -50,9 +50,9 @@ def read_install(text: str) -> dict[str, Any]:
     ):
         if isinstance(capacities.get(name), int):
             found[key] = capacities[name]
-    if kinds := re.search(r"buffer_group_kinds=\[([^\]]*)\]", text):
+    if kinds := _KINDS.search(text):
         found["group_kinds"] = _names(kinds[1])
-    numbers = {name: int(value) for name, value in _WORD.findall(text) if len(value) < 20}
+    numbers = {name: int(value) for name, value in _WORD.findall(text)}
     for name in ("swa_window_size", "speculative_num_steps"):
         if name in numbers:
             found[name] = numbers[name]

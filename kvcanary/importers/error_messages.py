@@ -64,7 +64,9 @@ def _positive_fix(groups: Groups) -> Iterable[Fix]:
 CANARY = (
     Entry(
         label="pool_class_not_supported",
-        pattern=re.compile(r"kv-canary: no attacher registered for pool class (?P<pool>\w+)(?:; supported: ?(?P<supported>\[[^\]]*\]))?"),
+        pattern=re.compile(
+            r"kv-canary: no attacher registered for pool class (?P<pool>\w+)(?:; supported: ?(?P<supported>\[[^\[\]]{0,2000}\]))?"
+        ),
         explanation="The canary cannot be attached to a {pool}: it knows no layout for this pool class. The server stops; the pool itself is fine.",
         causes=(
             "The model uses latent or sparse attention (MLA, DSA, NSA) or a state cache, which has no canary in current releases.",
@@ -207,7 +209,9 @@ CANARY = (
     ),
     Entry(
         label="canary_health",
-        pattern=re.compile(r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\]]*\]) at step=(?P<step>\d+)"),
+        pattern=re.compile(
+            r"kernel_run_counter did not increase since previous check for tags=(?P<tags>\[[^\[\]]{0,500}\]) at step=(?P<step>\d+)"
+        ),
         explanation="The canary's own check found that {tags} had not run since its last look (step {step}) and stopped the server in any mode.",
         causes=(
             "Only sweep tags are named: the sweep interval is above 100, so no sweep fell between two looks.",
@@ -328,7 +332,7 @@ MEMORY = (
     ),
     Entry(
         label="pool_leak",
-        pattern=re.compile(r"(?P<pool>\w+) memory leak detected!"),
+        pattern=re.compile(r"\b(?P<pool>\w{1,60}) memory leak detected!"),
         explanation="The books of the {pool} do not close while the server is idle: some entries are neither free nor in use.",
         causes=("A request ended without giving back what it held.", "An abort, a disaggregated transfer or a draft worker kept slots."),
     ),
@@ -401,7 +405,7 @@ _OOM = re.compile(
     rf"(?:.{{0,160}}?this process has (?P<used>{_F}) ?(?P<used_unit>[GM]iB) memory in use)?",
     re.DOTALL,
 )
-_WEIGHTS = re.compile(rf"Load weight end.*?avail mem=(?P<avail>{_F}) ?GB, mem usage=(?P<used>{_F}) ?GB")
+_WEIGHTS = re.compile(rf"Load weight end.{0, 300}?avail mem=(?P<avail>{_F}) ?GB, mem usage=(?P<used>{_F}) ?GB")
 _PROGRESS = re.compile(rf"bs=(\d+) avail_mem=({_F}) GB")
 _UNITS_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "KiB": 1 / (1 << 20), "bytes": 1 / (1 << 30)}
 

@@ -134,7 +134,8 @@ def _ranks_and_limits(put: Put, arguments: Mapping[str, Any], rank: Rank) -> Non
         put("enable_dp_attention", shared, "enable_dp_attention" if get("enable_dp_attention") is not None else "attn_dp_size")
     asked, chunk = get("max_running_requests"), get("chunked_prefill_size")
     put("max_running_requests", asked, "max_running_requests")
-    known = ranks if isinstance(ranks, int) and ranks > 0 else 0
+    # A command without --dp-size runs one data-parallel rank; one with an unresolved --dp-size runs nobody knows how many.
+    known = ranks if isinstance(ranks, int) and ranks > 0 else int(ranks is None and rank is Rank.COMMAND)
     if isinstance(asked, int) and shared and known:
         put(
             "req_to_token_pool_size",
@@ -147,8 +148,8 @@ def _ranks_and_limits(put: Put, arguments: Mapping[str, Any], rank: Rank) -> Non
     if isinstance(chunk, int) and chunk > 0 and shared and known and rank is Rank.COMMAND:
         put("global_chunked_prefill_size", chunk, "chunked_prefill_size")
         put("chunked_prefill_size", chunk // known, "chunked_prefill_size", f"{chunk} // {known}: limits are global under DP attention")
-    elif not shared or rank is not Rank.COMMAND:
-        put("chunked_prefill_size", chunk, "chunked_prefill_size")
+    elif not shared or rank is not Rank.COMMAND or (isinstance(chunk, int) and chunk <= 0):
+        put("chunked_prefill_size", chunk, "chunked_prefill_size")  # Off, and the limit of zero, are the same for every rank.
     cap, page = get("max_total_tokens"), get("page_size")
     if isinstance(cap, int) and cap > 0 and rank is Rank.COMMAND:
         page = page if isinstance(page, int) and page > 0 else 1

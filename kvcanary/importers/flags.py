@@ -14,7 +14,7 @@ from kvcanary.importers.secrets import is_secret, without_secret_names
 from kvcanary.importers.shell import Word
 
 _NEGATIVE = re.compile(r"-\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?|-\.\d+")
-_MARKDOWN_LINK = re.compile(r"\[([^\]]+)\]\([^)\s]*\)")
+_MARKDOWN_LINK = re.compile(r"\[([^\[\]]{1,300})\]\([^()\s]{0,2000}\)")
 _PLACEHOLDER = re.compile(r"\.{2,}|…|\[?\.{3}\]?|<[\w .-]+>|\[[A-Z ]+\]|\\")
 _MAX_FINDINGS = 200
 MAX_SUGGESTIONS = 50

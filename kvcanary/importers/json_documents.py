@@ -58,15 +58,23 @@ def kind_of(document: Any) -> ImportKind | None:
         return ImportKind.SERVER_INFO
     if "weight_map" in document or (isinstance(document.get("metadata"), dict) and "total_size" in document["metadata"]):
         return ImportKind.WEIGHT_INDEX
-    flat = document.get("settings") if isinstance(document.get("settings"), dict) else document
+    settings = document["settings"] if isinstance(document.get("settings"), dict) else document
     # Several names are SGLang's as well as ours; a settings file has nothing but ours.
-    if flat and all(key in FIELDS for key in flat) and not all(key in table("sglang").arguments for key in flat):
+    if (
+        settings
+        and all(_is_own(key, value) for key, value in settings.items())
+        and not all(key in table("sglang").arguments for key in settings)
+    ):
         return ImportKind.SETTINGS
     if is_hf_config(document):
         return ImportKind.HF_CONFIG
     if known >= 2 and known >= 0.6 * len(document):
         return ImportKind.SERVER_INFO
     return None
+
+
+def _is_own(key: str, value: Any) -> bool:
+    return key in FIELDS or (key in GROUPS and isinstance(value, dict) and all(inner in FIELDS for inner in value))
 
 
 def read_document(document: Mapping[str, Any], kind: ImportKind, name: str, *, tp_size: int = 1, kv_dtype: str = "auto") -> ImportResult:

@@ -29,7 +29,7 @@ _FLAG_LINE = re.compile(r"(?m)^[ \t]*--?[a-zA-Z]")
 MAX_COMMANDS, MAX_SPANS = 100, 1000
 _COMMENT_LINE = re.compile(r"(?m)^[ \t]*#[^\n]*")
 # A comment, or the prompt of a root shell: the latter where nothing else in the text starts a server.
-_ROOT_PROMPT = re.compile(rf"(?m)^[ \t]*#[ \t]+(?=[^\n]{{0,400}}(?:{PROGRAM.pattern}))")
+_ROOT_PROMPT = re.compile(rf"(?m)^[ \t]*+#[ \t]++(?=[^\n]{{0,400}}(?:{PROGRAM.pattern}))")
 _MODEL_ARGUMENT = {"sglang": "model_path", "vllm": "model"}
 
 

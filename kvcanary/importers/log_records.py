@@ -18,7 +18,7 @@ MAX_CONTINUATIONS = 40
 # Ranks, pools and restarts repeat a line; nobody prints one this often and means something else each time.
 _MOST_OF_A_KIND = 1000
 _LEVEL_BEFORE_TIME = re.compile(r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|DEFAULT)\s+(?=\d{4}-\d\d-\d\dT)")
-_COMMENT = re.compile(r"#+\s+(?=[(\[]|INFO|WARN|ERROR|\d{4}-)")
+_COMMENT = re.compile(r"#+\s++(?=[(\[]|INFO|WARN|ERROR|\d{4}-)")
 _RANK = r"[A-Z][A-Z_]*\d+"
 _PREFIX = re.compile(
     rf"\[?(?:\d{{4}}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?P<rank>(?: {_RANK})*)\] ?|\[(?P<only>{_RANK}(?: {_RANK})*)\] "
@@ -36,6 +36,7 @@ _NEVER_LAST = re.compile(
     r"(?:max_total_num_tokens=|chunked_prefill_size=|max_prefill_tokens=|max_running_requests=|available_gpu_mem=|mem=|usage=|#tokens: |size: )"
     r"-?[\d.]+$"
 )
+_LAST_NUMBER = re.compile(r"-?[\d.,_]*\d$")
 _LONG_NUMBER = re.compile(r"\d{20,}")
 _PROCESS = re.compile(r"\((\w+ pid=\d+)[,)]")
 
@@ -83,7 +84,7 @@ def read_records(text: str) -> Iterator[Record]:
             # A broken line goes on bare; what a runtime marked as partial goes on behind the runtime's own prefix.
             bare = not wrapped and rank is None and not _START.match(line.text)
             goes_on = record is not None and (bare or (record.partial and record.source == line.source))
-            if record is not None and goes_on and (len(record.lines) < MAX_CONTINUATIONS or record.partial):
+            if record is not None and goes_on and len(record.lines) < MAX_CONTINUATIONS and len(record.lines[-1]) < MAX_LINE_CHARS:
                 if record.partial:
                     # The runtime says that it cut the line here, perhaps inside a number.
                     record.lines[-1] += line.text
@@ -103,7 +104,7 @@ def _close(record: _Open, *, cut: bool = False) -> Record:
     glued, spaced = "".join(record.lines), " ".join(record.lines)
     cut = cut and _NEVER_LAST.search(glued[-80:]) is not None and (record.rank is not None or "=" in glued[:-40])
     if cut:
-        glued, spaced = (re.sub(r"-?[\d.,_]*\d$", "", joined) for joined in (glued, spaced))
+        glued, spaced = (joined[:-80] + _LAST_NUMBER.sub("", joined[-80:]) for joined in (glued, spaced))
     if _LONG_NUMBER.search(glued):
         # No engine prints such a number, and the interpreter refuses to read one of several thousand digits.
         glued, spaced = (_LONG_NUMBER.sub("#", joined) for joined in (glued, spaced))
@@ -155,13 +156,17 @@ def _telling_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def _without(start: re.Pattern[str], text: str) -> str:
+    match = start.match(text)
+    return text[match.end() :] if match else text
+
+
 def _messages(raw: str) -> Iterator[tuple[LogLine, str | None, bool, str]]:
     """Messages of one physical line: the line, its rank, whether a wrapper stood before it, and the process that printed it."""
     process = _PROCESS.search(raw[:200])
     name = process[1] if process else ""
     for piece in strip_colours(raw).rstrip("\r").split("\r"):
-        plain = _COMMENT.sub("", piece, count=1) if piece.startswith("#") else piece
-        plain = _LEVEL_BEFORE_TIME.sub("", plain, count=1) if plain[:1] in "DINWEC" else plain
+        plain = _without(_LEVEL_BEFORE_TIME, _without(_COMMENT, piece))
         for line in unwrap(plain):
             wrapped = bool(line.source or line.time) or line.text != plain.rstrip("\r\n")
             rank: str | None = line.rank if line.prefixed else None

@@ -17,7 +17,7 @@ from kvcanary.importers.shell import Word
 MAX_TOKENS = 50_000
 _TOKEN = re.compile(
     r"""(?P<string>(?P<prefix>[rRbBfFuU]{0,2})(?:\"\"\"(?:[^\\"]|\\.|"(?!""))*(?:\"\"\"|\Z)|'''(?:[^\\']|\\.|'(?!''))*(?:'''|\Z)"""
-    r"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))"""
+    r"""|"(?:[^"\\\n]|\\.)*(?:"|(?=\n)|\Z)|'(?:[^'\\\n]|\\.)*(?:'|(?=\n)|\Z)))"""
     r"""|(?P<comment>\#[^\n]*)|(?P<name>[A-Za-z_]\w*)|(?P<number>\d[\w.]*)|(?P<newline>\n)|(?P<op>\+=|==|\*\*|[^\s\w])""",
     re.DOTALL,
 )

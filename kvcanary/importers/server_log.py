@@ -31,7 +31,7 @@ _BATCH_LIST = re.compile(r"\bbs ?=? ?\[([\d, ]*)\]")
 _CAPTURE = re.compile(
     r"Capture (?:(?P<runner>target decode|target verify|decode) CUDA graph|cuda graph) (?P<step>begin|end|bs)", re.IGNORECASE
 )
-_TREE = re.compile(r"Tree cache initialized:.*?\bimpl=(\w+)")
+_TREE = re.compile(r"Tree cache initialized:.{0,300}?\bimpl=(\w+)")
 _SWA_POOL = re.compile(rf"SWAKVPool mem usage: ({_F}) ?GB, swa size: ({_N}), full size: ({_N})")
 _SWA_TOKENS = re.compile(rf"full_layer_tokens=({_N}), swa_layer_tokens=({_N})")
 _MAMBA = re.compile(rf"max_mamba_cache_size: ({_N}), conv_state size: ({_F}) ?GB, ssm_state size: ({_F}) ?GB")

@@ -15,7 +15,7 @@ from kvcanary.importers.log_records import Record
 _F = r"-?\d+(?:\.\d+)?"
 _COUNT = r"\d+(?:,\d{3})*"
 _CONFIG = re.compile(r"LLM engine \(v?[\w.+]+\) with config: ")
-_CONFIG_PAIR = re.compile(r"\b(\w{1,60})=('[^']*'|\"[^\"]*\"|[^\s,()]+)(?=[,)\s]|$)")
+_CONFIG_PAIR = re.compile(r"\b(\w{1,60})=('[^']{0,2000}'|\"[^\"]{0,2000}\"|[^\s,()]++)(?=[,)\s]|$)")
 _CONFIG_NAMES = {
     "model": "model",
     "max_seq_len": "max_model_len",
@@ -39,7 +39,6 @@ _NUMBERS = (
 )
 _USABLE = re.compile(rf"total_gpu_memory \(({_F}) ?GiB\) x gpu_memory_utilization \(({_F})\) = ({_F}) ?GiB")
 _RESERVED = re.compile(rf"reserved ({_F}) ?GiB memory for KV Cache as specified by kv_cache_memory_bytes")
-_CORE = re.compile(r"(?:EngineCore\w*|LLMRayActor\w*|Worker\w*|AsyncLLM\w*|\w+) pid=\d+")
 _BLOCK_SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 256, 528, 544, 784, 1024)
 
 
