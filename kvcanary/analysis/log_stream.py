@@ -16,8 +16,10 @@ from kvcanary.analysis.log_reader import LogReader
 from kvcanary.errors import ImportTextError
 
 BLOCK_BYTES = 4 << 20
-# Small pieces bound what a hostile file can expand to at once.
-_PACKED_BYTES = 4096
+# Small pieces bound what a hostile file can expand to at once: 512 bytes of zstd are at most 128 blocks of 128 KiB.
+_PACKED_BYTES = 512
+# Text of a log packs 10 to 50 times; what expands further than this, once it has become large, is no log.
+MAX_EXPANSION, MAX_EXPANDED_BYTES = 300, 1 << 28
 _DECODERS: dict[bytes, Callable[[], Any]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
     b"\x28\xb5": lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -76,15 +78,33 @@ def read_stream(stream: BinaryIO, *, name: str) -> CanaryLog:
     return builder.build()
 
 
-def read_streams(streams: Sequence[tuple[str, BinaryIO]]) -> CanaryLog:
+def read_streams(streams: Sequence[tuple[str, BinaryIO]], *, progress: Progress | None = None, stop: Stop | None = None) -> CanaryLog:
     """Read several named binary streams that can be rewound, such as uploads, as `read_logs` reads files: oldest first, rotated ones joined."""
     builder = LogBuilder()
-    for name, stream in sorted(streams, key=_first_time_of):
+    ordered = sorted(streams, key=_first_time_of)
+    sizes = [_size(stream) for _, stream in ordered]
+    done = 0
+    for (name, stream), size in zip(ordered, sizes, strict=True):
         reader = LogReader(builder, server=server_name(Path(name)), file=name)
         for block in _read_all(stream, name, builder):
             reader.feed(block)
+            if progress:
+                progress(done + stream.tell(), sum(sizes))
+            if stop and stop():
+                builder.complete = False
+                builder.notes.append(f"reading was stopped in {name}")
+                break
         reader.finish()
+        if not builder.complete and stop and stop():
+            break
+        done += size
     return builder.build()
+
+
+def _size(stream: BinaryIO) -> int:
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    return size
 
 
 def _first_time_of(named: tuple[str, BinaryIO]) -> bytes:
@@ -94,10 +114,23 @@ def _first_time_of(named: tuple[str, BinaryIO]) -> bytes:
     return match[0].replace(b"T", b" ") if match else b""
 
 
-def lines_around(stream: BinaryIO, *, line: int, before: int = 3, after: int = 8) -> list[tuple[int, str]]:
-    """Numbered lines (from 1) of a log around one of them, compressed or not; empty when the log has no such line."""
+def lines_around(
+    stream: BinaryIO, *, line: int, before: int = 3, after: int = 8, marks: Sequence[tuple[int, int]] = ()
+) -> list[tuple[int, str]]:
+    """Numbered lines (from 1) of a log around one of them, compressed or not; empty when the log has no such line.
+
+    marks: (line number, byte) where lines of the plain text begin, in order; the reading begins at the last one that helps.
+    """
     at, rest, found = 0, b"", []
-    for block in _read_all(stream, "", LogBuilder()):
+    if marks and stream.read(2) not in _DECODERS:
+        number, place = max((mark for mark in marks if mark[0] <= line - before), default=(1, 0))
+        stream.seek(place)
+        at = number - 1
+        blocks = iter(lambda: stream.read(BLOCK_BYTES), b"")
+    else:
+        stream.seek(0)
+        blocks = _read_all(stream, "", LogBuilder())
+    for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         first, last = max(0, line - before - 1 - at), max(0, line + after - at)
         found += [(at + number, text.decode(errors="replace")) for number, text in enumerate(lines[first:last], start=first + 1)]
@@ -149,9 +182,15 @@ def _read_all(stream: BinaryIO, name: str, builder: LogBuilder, size: int = BLOC
         return
     packed = itertools.chain(_pieces(head), iter(lambda: stream.read(_PACKED_BYTES), b""))
     plain = bytearray()
+    total = 0
     try:
         for part in _decompress(packed, decoder):
             plain += part
+            total += len(part)
+            if total > MAX_EXPANDED_BYTES and total > MAX_EXPANSION * stream.tell():
+                builder.complete = False
+                builder.notes.append(f"{name} expands to more than {MAX_EXPANSION} times its size, as no log does; what came before was read")
+                break
             if len(plain) >= size:
                 yield bytes(plain)
                 plain.clear()
