@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvcanary.errors import ConfigError
-from kvcanary.faults.canary_config import CanaryConfig
+from kvcanary.faults.canary_config import CanaryConfig, StrictCheck
 from kvcanary.faults.ops import Hook
 from kvcanary.layout import FailReason, RealKvHashMode
 
-Need = Literal["token_assert", "input_assert", "v_half", "strict"]
+Need = Literal["token_assert", "input_assert", "v_half", "zero_cell", "zero_seed", "more_layers", "more_bytes"]
 Phase = Literal["HEAD", "TAIL", "SWEEP"]
 
 ANY = (RealKvHashMode.NONE, RealKvHashMode.PARTIAL, RealKvHashMode.ALL)
@@ -26,7 +26,7 @@ WHOLE_ROW = (RealKvHashMode.ALL,)
 class Sighting:
     """One way to see a fault: launches of `phases` report `reason` when real_data is one of `modes` and `need` is switched on.
 
-    reason None is the zero-cell rule of strict. if_read: only when a request reads the slot again, which may never happen.
+    reason None is a strict rule about slot 0, which is no ring row. if_read: only when a request reads the slot again, which may never happen.
     """
 
     reason: FailReason | None
@@ -80,7 +80,7 @@ def reach(variant: Variant, config: CanaryConfig) -> Reach:
         "token_assert": config.verify_token_assert,
         "input_assert": config.write_input_assert,
         "v_half": config.verify_v_half,
-        "strict": config.strict,
+        **{check.value: config.has(check) for check in StrictCheck},
     }
     seen = []
     for sighting in variant.sightings:
@@ -151,8 +151,15 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "cell_to_slot_0",
                 "a cell names the padding slot",
                 Hook.BEFORE_PLAN,
-                (Sighting(None, _BOTH, need="strict"),),
+                (Sighting(None, _BOTH, need="zero_cell"),),
                 "verify skips slot 0, and the chain check of its successor with it; only a strict rule looks at the cell",
+            ),
+            Variant(
+                "seed_at_slot_0",
+                "the last cell, from which a request goes on, names the padding slot",
+                Hook.BEFORE_PLAN,
+                (Sighting(_WRITE_POSITION, _BOTH), Sighting(None, _BOTH, need="zero_seed"), Sighting(None, _BOTH, need="zero_cell")),
+                "",
             ),
         ),
         ("sgl-project/sglang#23392", "sgl-project/sglang-jax#982"),
@@ -251,7 +258,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "mapping_cleared",
                 "its translation became 0",
                 Hook.BEFORE_PLAN,
-                (Sighting(None, _BOTH, need="strict"),),
+                (Sighting(None, _BOTH, need="zero_cell"),),
                 "a translation of 0 reads as padding, so slot and successor are skipped; only a strict rule looks at it",
             ),
         ),
@@ -348,7 +355,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "tail_of_row",
                 "bytes behind the first 16 changed places",
                 Hook.BEFORE_PLAN,
-                (Sighting(_BYTES, _DATA, WHOLE_ROW),),
+                (Sighting(_BYTES, _DATA, WHOLE_ROW), Sighting(_BYTES, _DATA, HASHED, need="more_bytes")),
                 "real data partial hashes the first 16 bytes; needs all",
             ),
         ),
@@ -406,7 +413,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "later_bytes",
                 "a burst behind the first 16 bytes",
                 Hook.BEFORE_PLAN,
-                (Sighting(_BYTES, _DATA, WHOLE_ROW),),
+                (Sighting(_BYTES, _DATA, WHOLE_ROW), Sighting(_BYTES, _DATA, HASHED, need="more_bytes")),
                 "real data partial hashes the first 16 bytes; needs all",
             ),
             Variant("nan", "the row turns into NaN", Hook.BEFORE_PLAN, _FOREIGN_BYTES, _NO_HASH),
@@ -422,7 +429,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "other_layer",
                 "a bit of another layer than 0",
                 Hook.BEFORE_PLAN,
-                (Sighting(_BYTES, _DATA, HASHED, need="strict"),),
+                (Sighting(_BYTES, _DATA, HASHED, need="more_layers"),),
                 "only layer 0 is hashed; a strict source adds a layer",
             ),
             Variant(
@@ -461,6 +468,28 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "next_token_swap",
             ),
         ),
+    ),
+    FaultClass(
+        "draft_pool",
+        "KV of the draft model",
+        "The draft model keeps KV of its own in the same slots, for the token after each position, under a canary of its own.",
+        (
+            Variant(
+                "position_ahead",
+                "positions are advanced before the draft forward instead of after it",
+                Hook.WRITE,
+                (Sighting(_WRITE_POSITION, _BOTH), Sighting(_POSITION, _BOTH, latency_steps=1)),
+                "",
+            ),
+            Variant(
+                "chunk_end_token",
+                "the end of a prompt chunk gets the target's prediction instead of the next prompt token",
+                Hook.WRITE,
+                (Sighting(_TOKEN, _BOTH, need="token_assert", latency_steps=1),),
+                "the chain follows the token that was written; only the token check knows the right one",
+            ),
+        ),
+        ("sgl-project/sglang#25015", "sgl-project/sglang#26329", "sgl-project/sglang#28254"),
     ),
     FaultClass(
         "canary_memory",

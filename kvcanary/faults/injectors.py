@@ -128,11 +128,13 @@ def _overwrite(kind: OpKind) -> Planner:
 
 
 def _padding(scene: Scene) -> list[FaultOp]:
-    cell = scene.prefix_cell(inside_window=False)
+    cell = scene.prefix_cell(inside_window=False) if scene.step.pad_tokens else None
     return [] if cell is None else [_op(scene, Hook.MODEL_FORWARD, OpKind.WRITE_BYTES, slot=cell.slot, seed=scene.step.index)]
 
 
 def _padding_slot_0(scene: Scene) -> list[FaultOp]:
+    if not scene.step.pad_tokens:
+        return []
     return [_op(scene, Hook.MODEL_FORWARD, OpKind.WRITE_BYTES, slot=0, seed=scene.step.index + 1)]
 
 
@@ -167,6 +169,13 @@ def _zero_cell(scene: Scene) -> list[FaultOp]:
     return [_op(scene, Hook.BEFORE_PLAN, OpKind.SET_TABLE, lasting=True, rid=cell.rid, position=cell.position, slot=0)]
 
 
+def _zero_seed(scene: Scene) -> list[FaultOp]:
+    cell = scene.seed_cell()
+    return (
+        [] if cell is None else [_op(scene, Hook.BEFORE_PLAN, OpKind.SET_TABLE, lasting=True, rid=cell.rid, position=cell.position, slot=0)]
+    )
+
+
 def _stale_row(*, whole: bool) -> Planner:
     """Leading cells of one row are another's. The victim's prefix is the shorter one, so that the other can fill it."""
 
@@ -196,6 +205,22 @@ def _shift(*, first: bool) -> Planner:
         return [_op(scene, Hook.WRITE, OpKind.SHIFT_POSITION, rid=token.rid, position=token.position, by=by)]
 
     return plan
+
+
+def _draft_position(scene: Scene) -> list[FaultOp]:
+    token = scene.written()
+    if token is None:
+        return []
+    return [_op(scene, Hook.WRITE, OpKind.SHIFT_POSITION, group=Group.DRAFT, rid=token.rid, position=token.position, by=1)]
+
+
+def _draft_chunk_end(scene: Scene) -> list[FaultOp]:
+    end = scene.chunk_end()
+    if end is None:
+        return []
+    vocab = scene.engine.options.vocab_size
+    wrong = (scene.token_of(end.rid, end.position + 1) + 1 + int(scene.rng.integers(vocab - 1))) % vocab
+    return [_op(scene, Hook.WRITE, OpKind.SWAP_TOKEN, group=Group.DRAFT, rid=end.rid, position=end.position, token=wrong)]
 
 
 def _wrong_token(scene: Scene) -> list[FaultOp]:
@@ -303,6 +328,7 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("slot_alias", "two_requests"): _redirect(OpKind.REDIRECT_WRITE, lasting_cell=True),
     ("slot_alias", "wrong_cell"): _set_cell,
     ("slot_alias", "cell_to_slot_0"): _zero_cell,
+    ("slot_alias", "seed_at_slot_0"): _zero_seed,
     ("stale_row", "partly_overwritten"): _stale_row(whole=False),
     ("stale_row", "fully_overwritten"): _stale_row(whole=True),
     ("page_table_race", "records_and_bytes"): _redirect(OpKind.REDIRECT_WRITE),
@@ -336,6 +362,8 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("payload_bytes", "cached_only"): _flip_cached,
     ("payload_bytes", "bad_before_hash"): _flip_written(Hook.MODEL_FORWARD),
     ("token_swap", "sampler_exit"): _swap_tokens,
+    ("draft_pool", "position_ahead"): _draft_position,
+    ("draft_pool", "chunk_end_token"): _draft_chunk_end,
     ("canary_memory", "head_record"): _payload(OpKind.FLIP_RECORD, byte=_PREV_HASH_BYTE, buffers=("k_head",)),
     ("canary_memory", "tail_record"): _payload(OpKind.FLIP_RECORD, byte=_PREV_HASH_BYTE, buffers=("k_tail",)),
 }

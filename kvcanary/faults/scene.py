@@ -9,7 +9,7 @@ import numpy as np
 from kvcanary import layout
 from kvcanary.serving.engine import ServingEngine
 from kvcanary.serving.pool import Int64Array
-from kvcanary.serving.step import Step
+from kvcanary.serving.step import Step, StepMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,26 @@ class Scene:
             return None
         position = int(self.rng.integers(first, length - 1))
         return Cell(self.rid(place), position, int(self.cells(place)[position]))
+
+    def seed_cell(self) -> Cell | None:
+        """The last prefix cell of a random request that writes now."""
+        places = [place for place in self.prefixes(4) if self.step.extend_seq_lens[place] > 0]
+        if not places:
+            return None
+        place = int(self.rng.choice(places))
+        position = int(self.step.prefix_lens[place]) - 1
+        return Cell(self.rid(place), position, int(self.cells(place)[position]))
+
+    def chunk_end(self) -> Cell | None:
+        """The last token of a prompt chunk behind which more of the prompt comes."""
+        step = self.step
+        ends = step.prefix_lens + step.extend_seq_lens
+        places = [place for place in self._places if step.mode is StepMode.EXTEND and ends[place] < step.expected_valid_lens[place]]
+        if not places:
+            return None
+        place = int(self.rng.choice(places))
+        position = int(ends[place]) - 1
+        return Cell(self.rid(place), position, int(self.cells(place, with_written=True)[position]))
 
     def run_of_cells(self, length: int) -> list[Cell]:
         """So many neighbouring cells of one prefix, none of them its last; empty when no prefix is long enough."""

@@ -37,6 +37,7 @@ _BY_KIND: Mapping[str, Target] = {
     "address_overflow": Target.BYTES,
     "payload_bytes": Target.BYTES,
     "token_swap": Target.INPUT,
+    "draft_pool": Target.INPUT,
     "canary_memory": Target.RECORD,
 }
 _EXCEPTIONS: Mapping[tuple[str, str], Target] = {

@@ -17,6 +17,7 @@ from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.catalogue import CATALOGUE, find, reach
 from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group
+from kvcanary.faults.stage import stage
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.campaign_load import TraceSample
 from kvcanary.lab.executors import CanaryExecutor, StepReport
@@ -51,8 +52,6 @@ DEFAULT_CONFIGS: Mapping[str, CanaryConfig] = {
 }
 _SMALL_POOL = ServingOptions(pool_slot_count=512, req_to_token_pool_size=8, max_seq_len_per_req=160, chunked_prefill_size=64)
 _SMALL_MIX = Mix(requests=24, rate_per_s=20.0, prompt_len=(8, 40), output_len=(8, 32), prefixes=2, prefix_len=(16, 40))
-# A fault of the window pool needs a window, whatever the plan serves.
-_WINDOW = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,11 +286,8 @@ class _Tally:
 
 
 def serving_options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
-    """What a run of a fault serves; a fault of the window pool gets a window."""
-    options = replace(plan.options, seed=seed)
-    if kind == "swa_eviction" and options.sliding_window is None:
-        return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count, host_slot_count=0)
-    return options
+    """What a run of a fault serves: the plan's pool, with the mechanism that the fault belongs to."""
+    return stage(replace(plan.options, seed=seed), kind)
 
 
 def requests_of(plan: CampaignPlan, options: ServingOptions, seed: int) -> Iterator[RequestSpec]:

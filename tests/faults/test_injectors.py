@@ -13,6 +13,7 @@ from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.catalogue import CATALOGUE, find, reach
 from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group
+from kvcanary.faults.stage import stage
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.layout import FailReason, LaunchTag, RealKvHashMode
@@ -34,13 +35,17 @@ START_STEP, STEPS_AFTER = 6, 8
 
 
 def options_for(kind: str, variant: str) -> ServingOptions:
-    """Without a tree, what is out of reach cannot come into reach by way of a later reader; two kinds need their own mechanism."""
-    if kind == "swa_eviction":
-        return small_options(sliding_window=12, swa_pool_slot_count=320, radix_cache=False)
-    return small_options(radix_cache=variant == "cached_only")
+    """Without a tree, what is out of reach cannot come into reach by way of a later reader; some kinds need their own mechanism."""
+    return stage(small_options(radix_cache=variant == "cached_only"), kind)
 
 
-def run(options: ServingOptions, config: CanaryConfig, injector: Injector | None, replay: FaultRecord | None = None) -> list[StepReport]:
+def run(
+    options: ServingOptions,
+    config: CanaryConfig,
+    injector: Injector | None,
+    replay: FaultRecord | None = None,
+    steps_after: int = STEPS_AFTER,
+) -> list[StepReport]:
     """Serve until some steps after the fault; sweep as configured."""
     engine = ServingEngine(options, shared_prefixes(14, 1))
     executor = CanaryExecutor(options, config, choose_backend("auto")[0])
@@ -49,7 +54,7 @@ def run(options: ServingOptions, config: CanaryConfig, injector: Injector | None
         if injector is not None:
             injector.offer(engine, step)
         record = replay or (injector.record if injector else None)
-        if record is not None and step.index > record.step + STEPS_AFTER:
+        if record is not None and step.index > record.step + steps_after:
             break
         tree = engine.memory.tree
         due = config.sweep_interval and tree and step.index % config.sweep_interval == 0
@@ -59,7 +64,7 @@ def run(options: ServingOptions, config: CanaryConfig, injector: Injector | None
 
 
 def seen(reports: list[StepReport]) -> bool:
-    return any(report.violations or report.zero_cells for report in reports)
+    return any(report.reported for report in reports)
 
 
 @pytest.mark.parametrize("config", list(CONFIGS))
@@ -113,6 +118,33 @@ def test_bytes_after_tail_are_reported_by_the_next_tail() -> None:
     first = next(report for report in reports if report.violations)
     assert first.index == next(index for index in after if index > injector.record.step)
     assert {LaunchTag(row[0]) for row in first.rows} == {LaunchTag.TAIL_K_FULL}
+
+
+@pytest.mark.parametrize(
+    ("variant", "config", "first", "later"),
+    [
+        # SGLang expects verify_position of positions that were advanced too early; the +1 rule sees them a step sooner.
+        ("position_ahead", "plain", FailReason.WRITE_POSITION, FailReason.VERIFY_POSITION),
+        # And verify_token of a chunk end that took the prediction, from nothing but the token check.
+        ("chunk_end_token", "asserts", FailReason(0), FailReason.VERIFY_TOKEN),
+        ("chunk_end_token", "all-sweep", FailReason(0), FailReason(0)),
+    ],
+)
+def test_draft_bugs_are_reported_by_the_draft_runner_alone(variant: str, config: str, first: FailReason, later: FailReason) -> None:
+    injector = Injector("draft_pool", variant, seed=7, start_step=START_STEP)
+    # Prompts come first, in short chunks, so the victim is not read again at once.
+    reports = run(options_for("draft_pool", variant), CONFIGS[config], injector, steps_after=40)
+    assert injector.record is not None
+    assert not any(len(report.rows) for report in reports)
+
+    def reasons(reports: list[StepReport]) -> FailReason:
+        return FailReason(int(np.bitwise_or.reduce([row[7] for report in reports for row in report.draft_rows.tolist()] or [0])))
+
+    assert reasons([report for report in reports if report.index <= injector.record.step]) == first
+    after = [report for report in reports if report.index > injector.record.step]
+    assert reasons(after) & (FailReason.VERIFY_POSITION | FailReason.VERIFY_TOKEN | FailReason.VERIFY_CHAIN_HASH) == later
+    tags = {LaunchTag(row[0]) for report in after for row in report.draft_rows.tolist() if row[7] & later}
+    assert tags == ({LaunchTag.HEAD_K_FULL, LaunchTag.TAIL_K_FULL} if later else set())
 
 
 @pytest.mark.parametrize(("kind", "variant"), IN_MEMORY[::5])

@@ -1,0 +1,31 @@
+"""The mechanism that a kind of fault belongs to, switched on in the serving loop: drafts need speculation, a late page needs a transfer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvcanary.serving.options import ServingOptions
+
+_WINDOW = 16
+_DRAFT_TOKENS = 3
+_DRAFT_CHUNK = 16
+
+
+def stage(options: ServingOptions, kind: str) -> ServingOptions:
+    """The options with what the kind needs; what they have already stays."""
+    if kind == "swa_eviction" and options.sliding_window is None:
+        return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count)
+    if kind in ("spec_rollback", "draft_pool"):
+        drafts = options.speculative_num_draft_tokens or _DRAFT_TOKENS
+        drafting = replace(options, enable_mixed_chunk=False, speculative_num_draft_tokens=drafts)
+        if kind == "spec_rollback":
+            return drafting
+        # Short chunks, so that prompts have chunk ends to go wrong at.
+        chunk = max(1, _DRAFT_CHUNK // options.page_size) * options.page_size
+        return replace(drafting, disaggregation_mode="null", draft_pool=True, chunked_prefill_size=chunk)
+    if kind == "padding_slot" and options.dp_size == 1:
+        return replace(options, dp_size=2)
+    if kind == "pd_transfer" and options.disaggregation_mode == "null":
+        # The decode side keeps no prefix tree, and so no host tier and no prompt of its own to mix in.
+        return replace(options, disaggregation_mode="decode", radix_cache=False, host_slot_count=0, draft_pool=False)
+    return options
