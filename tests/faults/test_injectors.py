@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,8 +133,9 @@ def test_bytes_after_tail_are_reported_by_the_next_tail() -> None:
 )
 def test_draft_bugs_are_reported_by_the_draft_runner_alone(variant: str, config: str, first: FailReason, later: FailReason) -> None:
     injector = Injector("draft_pool", variant, seed=7, start_step=START_STEP)
-    # Prompts come first, in short chunks, so the victim is not read again at once.
-    reports = run(options_for("draft_pool", variant), CONFIGS[config], injector, steps_after=80)
+    # Prompts come first, in short chunks, so the victim is not read again at once; a roomy pool keeps it from being sent back.
+    options = replace(options_for("draft_pool", variant), pool_slot_count=1200)
+    reports = run(options, CONFIGS[config], injector, steps_after=80)
     assert injector.record is not None
     assert not any(len(report.rows) for report in reports)
 
