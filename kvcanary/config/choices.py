@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from kvcanary.config.defaults import Derived, fill_missing, row_context, running_requests
 from kvcanary.config.geometry import Unknown
@@ -49,7 +50,8 @@ def choose_missing(settings: Settings, missing: Collection[str]) -> tuple[Settin
         else:
             open_fields.append(pool)
     if "req_to_token_pool_size" in wanted:
-        rows = _rows(settings)
+        pool_known = "pool_slot_count" not in {entry.field for entry in open_fields}
+        rows = _rows(settings) if pool_known else _follows_from_pool()
         if isinstance(rows, Derived):
             derived.append(rows)
             settings = changed(settings, req_to_token_pool_size=rows.value)
@@ -66,7 +68,7 @@ def _pool(settings: Settings) -> Derived | Unknown:
     except ConfigError as error:
         return Unknown(field="pool_slot_count", text=str(error), settle="settings that can be planned")
     if isinstance(answer, Unknown):
-        return answer
+        return replace(answer, field="pool_slot_count")
     budget = "free memory before loading" if settings.memory.free_before_load_bytes is not None else "device memory"
     return Derived(
         field="pool_slot_count",
@@ -74,6 +76,10 @@ def _pool(settings: Settings) -> Derived | Unknown:
         formula=f"{settings.memory.mem_fraction_static} of the {budget}, less weights, over the bytes of a slot, in whole pages",
         rule="largest pool of the static share",
     )
+
+
+def _follows_from_pool() -> Unknown:
+    return Unknown(field="req_to_token_pool_size", text="it follows from the pool, which is not known", settle="--max-running-requests")
 
 
 def _rows(settings: Settings) -> Derived | Unknown:

@@ -1,6 +1,7 @@
 """Accelerators by name: memory as the engine reads it, published memory and bandwidth, and the address where each figure was read.
 
-A source that begins with "not" says that no address was found for the figure. Nothing here looks at the machine; `match_device` takes a name and a memory size that somebody else read.
+A source that begins with "not" says that no address was found for the figure. Nothing here looks at the machine; `match_device` takes a
+name and a memory size that somebody else read.
 """
 
 from __future__ import annotations

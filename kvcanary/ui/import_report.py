@@ -60,9 +60,9 @@ def _filled(result: ImportResult) -> str:
     )
     chosen = [FIELDS[name].label for name, source in state.sources().items() if source.startswith(plan_choices.DERIVED)]
     if chosen:
-        return f"{text} Not stated, so chosen as SGLang does: {', '.join(chosen)}."
+        text += f" Not stated, so chosen as SGLang does: {', '.join(chosen)}."
     if ImportKind.COMMAND in (result.parts or (result.kind,)) and not state.texts()["device_memory_bytes"]:
-        return f"{text} Pick an accelerator under Memory, then Choices fills in what the command leaves to SGLang."
+        text += " Pick an accelerator under Memory, then Choices fills in what the command leaves to SGLang."
     return text
 
 

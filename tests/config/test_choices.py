@@ -35,14 +35,20 @@ def test_only_what_is_missing_is_chosen() -> None:
 
 def test_without_the_device_its_choices_stay_open() -> None:
     filled, derived, open_fields = choose_missing(server(**BARE, device_memory_bytes=None), CHOSEN_FIELDS)
-    assert {entry.field for entry in open_fields} == {"chunked_prefill_size", "cuda_graph_max_bs", "mem_fraction_static", "pool_slot_count"}
-    assert {entry.field for entry in derived} == {"max_prefill_tokens", "req_to_token_pool_size"}
+    assert [entry.field for entry in derived] == ["max_prefill_tokens"]
+    assert {entry.field for entry in open_fields} == set(CHOSEN_FIELDS) - {"max_prefill_tokens"}
     assert filled.memory.mem_fraction_static is None
 
 
 def test_a_device_below_the_reserve_is_said_and_not_guessed() -> None:
     _, _, open_fields = choose_missing(server(**BARE, device_memory_bytes=2000 * MIB), ["mem_fraction_static"])
     assert "device_memory_bytes must exceed" in open_fields[0].text
+
+
+def test_a_pool_that_cannot_be_planned_says_why_under_its_own_name() -> None:
+    _, derived, open_fields = choose_missing(server(tp_size=5), ["pool_slot_count"])
+    assert (derived, open_fields[0].field) == ((), "pool_slot_count")
+    assert "cannot be cut or replicated" in open_fields[0].text
 
 
 @pytest.mark.parametrize("change", [{"max_seq_len_per_req": 3}, {"dp_size": 0}])
