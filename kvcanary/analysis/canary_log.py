@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,6 +19,7 @@ from kvcanary.layout import VERIFY_CAPACITY_FACTOR
 # Rare lines are kept whole up to this many of a kind; more are counted.
 MAX_EVENTS = 10_000
 MAX_SAMPLES = 20
+_MARK_BYTES = 4 << 20
 STATS_COLUMNS = ("step", "protected_tokens", "sweep_passes", "violations")
 
 
@@ -82,7 +83,7 @@ class CanaryLog:
     """Everything read from one or several logs.
 
     unread: lines that speak of the canary and could not be read, with up to 20 samples. seconds and bytes are of the reading itself.
-    complete: False when the reading was stopped or a compressed file ended early.
+    complete: False when the reading was stopped or a compressed file ended early. line_marks: (line, byte) of some lines of each file.
     """
 
     violations: ViolationTable
@@ -98,6 +99,7 @@ class CanaryLog:
     unread_samples: tuple[str, ...]
     complete: bool
     notes: tuple[str, ...] = ()
+    line_marks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def events_of(self, *kinds: str) -> list[LogEvent]:
         """Events of these kinds, in the order read."""
@@ -291,6 +293,7 @@ class LogBuilder:
         self.bytes_read = 0
         self.complete = True
         self.files: list[str] = []
+        self.line_marks: dict[str, list[tuple[int, int]]] = {}
         self.notes: list[str] = []
         self._stats = {name: array("q") for name in STATS_COLUMNS}
         self._stats_times, self._stats_streams = array("d"), array("i")
@@ -315,6 +318,14 @@ class LogBuilder:
         self.event_counts[event.kind] += 1
         if self.event_counts[event.kind] <= MAX_EVENTS:
             self.events.append(event)
+
+    def mark_line(self, file: str, line: int, place: int) -> None:
+        """Remember the byte of the plain text where a line begins; one in several MiB is kept."""
+        marks = self.line_marks.setdefault(file, [])
+        if place == 0:
+            marks.clear()  # A file that was rotated or cut begins anew under its name.
+        if not marks or place >= marks[-1][1] + _MARK_BYTES:
+            marks.append((line, place))
 
     def add_unread(self, text: str) -> None:
         """A line that speaks of the canary in a form that is not known."""
@@ -345,4 +356,5 @@ class LogBuilder:
             unread_samples=tuple(self.unread_samples),
             complete=self.complete,
             notes=tuple(dict.fromkeys(self.notes)),
+            line_marks=self.line_marks,
         )

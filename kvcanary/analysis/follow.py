@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -23,9 +23,10 @@ class LogFollower:
     from its start. A file that became shorter, or that begins with other bytes than before (copy and truncate), is read from its start.
     """
 
-    def __init__(self, paths: Sequence[Path], *, from_end: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], *, from_end: bool = False, open_file: Callable[[Path], FileIO] | None = None) -> None:
+        """open_file opens a path for reading, and raises OSError where that must not be or cannot be."""
         self.builder = LogBuilder()
-        self._files = [_Followed(Path(path), self.builder, from_end=from_end) for path in paths]
+        self._files = [_Followed(Path(path), self.builder, from_end, open_file or _open_plainly) for path in paths]
 
     def poll(self) -> int:
         """Read what is new; bytes read, 0 when the logs have not grown."""
@@ -40,17 +41,32 @@ class LogFollower:
         """Files that are not there (yet)."""
         return [file.path for file in self._files if not file.is_open]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the open files as they are now."""
+        return sum(file.progress()[1] for file in self._files)
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes that are there and not read yet."""
+        return sum(size - at for at, size in (file.progress() for file in self._files))
+
     def close(self) -> None:
         """Settle unfinished lines and close the files."""
         for file in self._files:
             file.close()
 
 
+def _open_plainly(path: Path) -> FileIO:
+    return path.open("rb", buffering=0)
+
+
 class _Followed:
     """One path; the log behind it may change."""
 
-    def __init__(self, path: Path, builder: LogBuilder, *, from_end: bool) -> None:
+    def __init__(self, path: Path, builder: LogBuilder, from_end: bool, open_file: Callable[[Path], FileIO]) -> None:
         self.path = path
+        self._open_file = open_file
         self._builder = builder
         self._from_end = from_end
         self._log: _OpenLog | None = None
@@ -71,6 +87,10 @@ class _Followed:
                 done += log.read()
         return done
 
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes there of the file that is open; zeros when none is."""
+        return self._log.progress() if self._log else (0, 0)
+
     def close(self) -> None:
         if self._log:
             self._log.close()
@@ -78,7 +98,7 @@ class _Followed:
 
     def _open(self) -> _OpenLog | None:
         try:
-            stream = self.path.open("rb", buffering=0)
+            stream = self._open_file(self.path)
         except OSError:
             return None
         self._log = _OpenLog(stream, self.path, self._builder)
@@ -108,6 +128,10 @@ class _OpenLog:
     def identity(self) -> tuple[int, int]:
         status = os.fstat(self._stream.fileno())
         return status.st_dev, status.st_ino
+
+    def progress(self) -> tuple[int, int]:
+        size = os.fstat(self._stream.fileno()).st_size
+        return min(self._stream.tell(), size), size
 
     def read(self) -> int:
         """Read what is new, from the start if the file was cut."""

@@ -8,7 +8,7 @@ assert, which expects the seed's stored position plus one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -123,6 +123,46 @@ class Incident:
         return tuple(sorted({rank for finding in self.findings for rank in finding.ranks}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLinks:
+    """Reported records that follow each other in a chain, by (replica, pool, slot); the hashes prove it.
+
+    before: the slot whose record gives the hash that is stored in this slot. expected: the slot whose record gives the hash that was
+    expected of it, its predecessor in the request table. after: slots that were expected to follow this one.
+    """
+
+    before: Mapping[tuple[Replica, str, int], int]
+    expected: Mapping[tuple[Replica, str, int], int]
+    after: Mapping[tuple[Replica, str, int], tuple[int, ...]]
+
+
+def chain_links(violations: Sequence[Violation]) -> ChainLinks:
+    """Links between the slots of these rows; only what was reported can be linked."""
+    slots: dict[tuple[Replica, str, int], int] = {}
+    keys = [(replica_of(violation.stream), pool_of(violation)) for violation in violations]
+    for key, violation in zip(keys, violations, strict=True):
+        record = _record(violation)
+        if record is not None and violation.slot_idx is not None:
+            slots.setdefault((*key, mix3(*record)), violation.slot_idx)
+    before: dict[tuple[Replica, str, int], int] = {}
+    expected: dict[tuple[Replica, str, int], int] = {}
+    after: dict[tuple[Replica, str, int], list[int]] = defaultdict(list)
+    for key, violation in zip(keys, violations, strict=True):
+        slot = violation.slot_idx
+        if slot is None or violation.stored_chain_hash is None:
+            continue
+        stored_after = slots.get((*key, violation.stored_chain_hash))
+        if stored_after is not None and stored_after != slot:
+            before.setdefault((*key, slot), stored_after)
+        write = violation.expected_aux is None or violation.expected_position is not None
+        wanted = None if write else slots.get((*key, violation.expected_aux or 0))
+        if wanted is not None and wanted != slot:
+            expected.setdefault((*key, slot), wanted)
+            if slot not in after[*key, wanted]:
+                after[*key, wanted].append(slot)
+    return ChainLinks(before=before, expected=expected, after={key: tuple(found) for key, found in after.items()})
+
+
 def replica_of(stream: Stream) -> Replica:
     """The replica that a rank belongs to."""
     return Replica(stream.server, stream.source, " ".join(word for word in stream.rank.split() if word.startswith("DP")))
@@ -153,7 +193,7 @@ def _findings(violations: Sequence[Violation], rows: Sequence[int]) -> list[Find
     for row in rows:
         violation = violations[row]
         assert violation.slot_idx is not None
-        by_slot[replica_of(violation.stream), _group(violation), violation.slot_idx].append(row)
+        by_slot[replica_of(violation.stream), pool_of(violation), violation.slot_idx].append(row)
     known = _Records(violations, by_slot)
     return [_finding(key, numbers, violations, known) for key, numbers in by_slot.items()]
 
@@ -285,5 +325,6 @@ def _place(violation: Violation) -> str:
     return violation.launch_tag.split("_")[0] if violation.launch_tag in layout.LaunchTag.__members__ else "?"
 
 
-def _group(violation: Violation) -> str:
+def pool_of(violation: Violation) -> str:
+    """The pool whose slots a row numbers: FULL or SWA."""
     return "SWA" if violation.launch_tag.endswith("_SWA") else "FULL"

@@ -99,6 +99,16 @@ def hash_text(value: int | None) -> str | None:
     return None if value is None else f"0x{value:016x}"
 
 
+def record_line(violation: Violation) -> str:
+    """The structured line of a record as SGLang prints it, as far as it was read."""
+    numbers = ("slot_idx", "position", "stored_token", "expected_token")
+    hashes = ("stored_chain_hash", "expected_aux")
+    parts = [f"launch_tag={violation.launch_tag}", f"fail_reason={'+'.join(violation.reasons_raw) or 'none'}"]
+    parts += [f"{name}={value}" for name in numbers if (value := getattr(violation, name)) is not None]
+    parts += [f"{name}={hash_text(value)}" for name in hashes if (value := getattr(violation, name)) is not None]
+    return f"kv_canary violation: {' '.join(parts)}"
+
+
 def _cause(cause: DiagnosedCause) -> dict[str, Any]:
     text = cause.text
     return {

@@ -59,6 +59,7 @@ class LogReader:
         self._states: dict[bytes, StreamState] = {}
         self._time: tuple[bytes, float] = (b"", math.nan)
         self._bulk: BulkMessages | None = None
+        self._place = 0
         self._partial: dict[str, LogLine] = {}
         builder.files.append(file)
 
@@ -88,6 +89,8 @@ class LogReader:
         self._block, self._batch_from = block, 0
         self._sample(block)
         hits = self._first_hits(block)
+        self._builder.mark_line(self._file, self._lines + 1, self._place)
+        self._place += len(block)
         self._bulk = read_messages(block) if hits[_CANARY] != _NOWHERE else None
         at, counted, before = 0, 0, self._lines
         while at < len(block):

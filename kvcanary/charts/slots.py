@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from kvcanary.analysis.slot_map import OUTSIDE, SlotWindow, TileGrid
 from kvcanary.charts.theme import STATUS_LOOKS, ThemeName, ink, style
+from kvcanary.escape import chart_text
 from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
 
-MARKER_LIMIT = 2000
+MARKER_LIMIT, SMALL_MARKER_LIMIT = 2000, 300
 _MARKS = {SlotStatus.CORRUPTED: "square-open", SlotStatus.INJECTED: "diamond-open"}
 
 
@@ -79,6 +83,52 @@ def overview(grid: TileGrid, counts: dict[SlotStatus, int], theme: ThemeName) ->
     return figure
 
 
+def _page_grid(figure: go.Figure, view: SlotWindow, page_size: int, theme: ThemeName) -> None:
+    """Borders between pages: across the row where a page is narrower than it, between rows where a page fills whole rows."""
+    rows, columns = view.cells.shape
+    line = {"color": ink(theme), "width": 1, "dash": "dot"}
+    if 1 < page_size < columns and columns % page_size == 0:
+        for edge in range(page_size, columns, page_size):
+            figure.add_vline(edge - 0.5, line=line)
+    elif page_size >= columns and page_size % columns == 0:
+        for row in range(1, rows):
+            slot = view.start + row * columns
+            if slot % page_size == 0:
+                figure.add_hline(slot - columns / 2, line=line)
+
+
+def multiples(maps: Sequence[tuple[str, TileGrid]], theme: ThemeName) -> go.Figure:
+    """One small map per rank, alike in size; marks carry (first bad slot, rank) as customdata and can be selected."""
+    columns = min(4, len(maps))
+    rows = -(-len(maps) // columns)
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=[chart_text(label) for label, _ in maps], horizontal_spacing=0.03, vertical_spacing=0.28 / rows
+    )  # fmt: skip
+    for number, (label, grid) in enumerate(maps):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        height, width = grid.tiles.shape
+        x, y = np.arange(width) * grid.slots_per_tile, np.arange(height) * grid.slots_per_row
+        figure.add_trace(_heatmap(theme, grid.tiles, x, y, "slot %{y} + %{x}<extra></extra>"), **place)
+        shown = grid.bad.iloc[np.unique(np.linspace(0, len(grid.bad) - 1, min(len(grid.bad), SMALL_MARKER_LIMIT)).astype(int))]
+        figure.add_trace(
+            go.Scatter(
+                x=x[shown["column"]],
+                y=y[shown["row"]],
+                customdata=[[int(slot), label] for slot in shown["first_slot"]],
+                mode="markers",
+                marker={"symbol": "square-open", "size": 9, "color": ink(theme), "line": {"width": 1.5}},
+                unselected={"marker": {"opacity": 1}},
+                hovertemplate="first bad slot %{customdata[0]}<extra></extra>",
+            ),
+            **place,
+        )
+    style(figure, theme, height=max(220, 190 * rows))
+    figure.update_xaxes(showticklabels=False, showgrid=False)
+    figure.update_yaxes(showticklabels=False, showgrid=False, autorange="reversed")
+    figure.update_layout(showlegend=False, separators=".\u202f", clickmode="event+select", margin={"l": 8, "r": 8, "t": 30, "b": 8})
+    return figure
+
+
 def window(view: SlotWindow, selected: int, theme: ThemeName, *, page_size: int = 1) -> go.Figure:
     """Single slots around the selected one, with letters, page borders and the selection outlined; cells can be selected."""
     rows, columns = view.cells.shape
@@ -104,9 +154,7 @@ def window(view: SlotWindow, selected: int, theme: ThemeName, *, page_size: int 
     half = columns / 2
     outline = {"type": "rect", "line": {"color": ink(theme), "width": 3}}
     figure.add_shape(x0=column - 0.5, x1=column + 0.5, y0=y[row] - half, y1=y[row] + half, **outline)
-    if 1 < page_size < columns:
-        for edge in range(page_size, columns, page_size):
-            figure.add_vline(edge - 0.5, line={"color": ink(theme), "width": 1, "dash": "dot"})
+    _page_grid(figure, view, page_size, theme)
     style(figure, theme, height=360)
     figure.update_xaxes(title="+ slot", dtick=4, showgrid=False, range=[-0.5, columns - 0.5])
     figure.update_yaxes(title="first slot of the row", autorange="reversed", tickformat=",d", showgrid=False, tickvals=y)

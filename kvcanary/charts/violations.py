@@ -1,103 +1,137 @@
-"""Violations of a log over time and by kind, aggregated so that a million rows weigh what a hundred do."""
+"""Violations of a log over time and by kind, drawn from counts, so that a million rows weigh what a hundred do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import ThemeName, style
+from kvcanary.charts.theme import ThemeName, faint, ink, style
 from kvcanary.escape import chart_text
-from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
 
-BINS = 120
+Counts = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 _KINDS = 6
 OTHER = "other"
 # Okabe and Ito's set: apart under the common colour-vision deficiencies; patterns carry the same in greyscale.
 _COLORS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8d97a6")
 _PATTERNS = ("", "/", "x", ".", "-", "|", "+")
+_BAR = {"light": "#0b62a8", "dark": "#6cb2f0"}
+_FADED = 0.35
 
 
-def timeline_counts(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Name of the axis and counts [bin, reason]: by time, else by step, else in the order read; at most BINS bins, rows without are left out.
+def main_reasons(labels: Sequence[str], counts: Counts) -> tuple[list[str], Counts]:
+    """The most frequent columns of counts [bins, labels], the rest together as 'other'; empty columns are left out."""
+    totals = counts.sum(axis=0)
+    order = np.argsort(-totals, kind="stable")
+    order = order[totals[order] > 0]
+    main, rest = order[:_KINDS], order[_KINDS:]
+    names, columns = [labels[index] for index in main], counts[:, main]
+    if len(rest):
+        names, columns = [*names, OTHER], np.column_stack([columns, counts[:, rest].sum(axis=1)])
+    return names, columns
 
-    frame: columns time, step and reasons of ViolationTable.frame(). The six most frequent reasons keep a column, the rest share 'other'.
+
+def timeline(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Counts, chosen: Mask, theme: ThemeName) -> go.Figure:
+    """Stacked bars per bin, one colour and pattern per reason; counts [bins, reasons]. Bins that are not chosen fade, when any is.
+
+    Each bar carries its bin as customdata.
     """
-    if frame.empty:
-        return "order in the log", pd.DataFrame()
-    reasons = _main_reasons(frame["reasons"])
-    if frame["time"].notna().any():
-        name, values = "time", frame["time"]
-    elif frame["step"].notna().any():
-        name, values = "step", frame["step"]
-    else:
-        name, values = "order in the log", pd.Series(np.arange(len(frame)), index=frame.index)
-    known = values.notna()
-    seconds = values[known].astype("int64").to_numpy()
-    low, width = int(seconds.min()), max(1, -(-(int(seconds.max()) - int(seconds.min()) + 1) // BINS))
-    starts = low + (seconds - low) // width * width
-    index = pd.Series(starts).astype(values.dtype) if name == "time" else pd.Series(starts)
-    return name, pd.crosstab(index.to_numpy(), reasons[known.to_numpy()])
-
-
-def _main_reasons(reasons: pd.Series) -> npt.NDArray[np.object_]:
-    texts = reasons.astype(str).to_numpy(dtype=object)
-    main = reasons.value_counts().index[:_KINDS].astype(str)
-    return np.where(np.isin(texts, main), texts, OTHER)
-
-
-def timeline(frame: pd.DataFrame, theme: ThemeName) -> go.Figure:
-    """Stacked bars, one colour and pattern per reason."""
-    name, counts = timeline_counts(frame)
+    names, columns = main_reasons(reasons, counts)
+    opacity = np.where(chosen, 1.0, _FADED) if chosen.any() else np.ones(len(bins))
     figure = go.Figure()
-    for number, reason in enumerate(counts.columns):
+    for number, reason in enumerate(names):
+        label = chart_text(reason)
         figure.add_trace(
             go.Bar(
-                x=counts.index, y=counts[reason], name=chart_text(reason), hovertemplate=f"%{{x}}<br>{chart_text(reason)}: %{{y}}<extra></extra>",
-                marker={"color": _COLORS[number], "pattern": {"shape": _PATTERNS[number], "size": 5}},
+                x=list(bins) if axis == "time" else [int(start) for start in bins],
+                y=columns[:, number],
+                customdata=[[name] for name in bins],
+                name=label,
+                hovertemplate=f"%{{x}}<br>{label}: %{{y}}<extra></extra>",
+                marker={"color": _COLORS[number], "opacity": opacity, "pattern": {"shape": _PATTERNS[number], "size": 5}},
+                unselected={"marker": {"opacity": 1}},
             )
-        )  # fmt: skip
-    style(figure, theme, height=280)
-    figure.update_layout(barmode="stack", showlegend=True)
-    figure.update_xaxes(title=name)
+        )
+    style(figure, theme, height=240)
+    figure.update_layout(barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select")
+    figure.update_xaxes(title=None if axis == "time" else axis, type="date" if axis == "time" else "linear")
     figure.update_yaxes(title="violations", tickformat=",d", rangemode="tozero")
     return figure
 
 
-def timeline_summary(frame: pd.DataFrame) -> str:
+def timeline_summary(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Counts) -> str:
     """The timeline in words."""
-    if frame.empty:
+    totals, kinds = counts.sum(axis=1), counts.sum(axis=0)
+    if not totals.sum():
         return "No violation is listed."
-    name, counts = timeline_counts(frame)
-    totals = counts.sum(axis=1)
-    top = frame["reasons"].value_counts()
+    first, most, kind = int(np.flatnonzero(totals)[0]), int(totals.argmax()), int(kinds.argmax())
     return (
-        f"{format_count(len(frame))} violations by {name}, from {counts.index[0]} on; most ({format_count(int(totals.max()))}) at "
-        f"{totals.idxmax()}; most often {top.index[0]} ({format_count(int(top.iloc[0]))})."
+        f"{format_count(int(totals.sum()))} violations by {axis}, from {bins[first]} on; most ({format_count(int(totals[most]))}) at "
+        f"{bins[most]}; most often {reasons[kind]} ({format_count(int(kinds[kind]))})."
     )
 
 
-def by_tag(frame: pd.DataFrame) -> list[tuple[str, str, int, int]]:
-    """Launch tag, reasons, rows and distinct slots, most rows first."""
-    if frame.empty:
-        return []
-    grouped = (
-        frame.groupby(["launch_tag", "reasons"], observed=True)["slot_idx"].agg(["size", "nunique"]).sort_values("size", ascending=False)
+def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chosen: Mask, theme: ThemeName) -> go.Figure:
+    """Launch tags by reasons, counts and chosen [tags, reasons]; each cell that has rows carries (tag, reason) as customdata."""
+    places = np.argwhere(counts > 0)
+    x, y = [chart_text(_short(reason)) for reason in reasons], [chart_text(tag) for tag in tags]
+    shade = np.log10(np.maximum(counts, 0) + 1.0)
+    low = "#f4f5f7" if theme == "light" else "#20252d"
+    high = "#e89b7d" if theme == "light" else "#8c3a1e"
+    figure = go.Figure(
+        go.Heatmap(z=shade, x=x, y=y, colorscale=[[0, low], [1, high]], zmin=0, showscale=False, xgap=2, ygap=2, hoverinfo="skip")
     )
-    return [(str(tag), str(reason), int(rows), int(slots)) for (tag, reason), rows, slots in grouped.itertuples()]
+    figure.add_trace(
+        go.Scatter(
+            x=[x[column] for _, column in places],
+            y=[y[row] for row, _ in places],
+            text=[f"<b>{format_count(int(counts[row, column]))}</b>" for row, column in places],
+            customdata=[[tags[row], reasons[column]] for row, column in places],
+            mode="markers+text",
+            marker={
+                "symbol": "square-open", "size": 34, "color": ink(theme),
+                "opacity": [1.0 if chosen[row, column] else 0.01 for row, column in places], "line": {"width": 2},
+            },
+            textfont={"size": 12, "color": ink(theme)},
+            unselected={"textfont": {"color": ink(theme)}},
+            hovertemplate="%{y}<br>%{x}<br>%{text} rows<extra></extra>",
+        )
+    )  # fmt: skip
+    style(figure, theme, height=90 + 34 * max(2, len(tags)))
+    figure.update_layout(showlegend=False, clickmode="event+select")
+    figure.update_xaxes(showgrid=False, side="top", tickangle=0)
+    figure.update_yaxes(showgrid=False, autorange="reversed")
+    return figure
 
 
-def slot_counts(frame: pd.DataFrame) -> pd.DataFrame:
-    """slot, rows, ranks, first line of each reported slot, in slot order."""
-    known = frame[frame["slot_idx"].notna()]
-    grouped = known.groupby("slot_idx").agg(rows=("line", "size"), ranks=("rank", "nunique"), line=("line", "first"))
-    return grouped.reset_index(names="slot")
+def _short(reason: str) -> str:
+    return reason.replace("+", "+<br>") if "+" in reason else reason
 
 
-def pool_status(slots: npt.NDArray[np.int64], num_slots: int) -> npt.NDArray[np.uint8]:
-    """Status uint8 [num_slots]: CORRUPTED where reported, FREE where the log lists nothing; slots outside are left out."""
-    status = np.full(num_slots, SlotStatus.FREE, dtype=np.uint8)
-    status[slots[(slots >= 0) & (slots < num_slots)]] = SlotStatus.CORRUPTED
-    return status
+def bars(labels: Sequence[str], keys: Sequence[str], counts: Counts, chosen: Mask, theme: ThemeName) -> go.Figure:
+    """Rows per label as horizontal bars, in the order given; each carries its key as customdata, and those not chosen fade."""
+    opacity = np.where(chosen, 1.0, _FADED) if chosen.any() else np.ones(len(keys))
+    figure = go.Figure(
+        go.Bar(
+            x=counts,
+            y=[chart_text(label) for label in labels],
+            orientation="h",
+            customdata=[[key] for key in keys],
+            text=[format_count(int(count)) for count in counts],
+            textposition="outside",
+            cliponaxis=False,
+            marker={"color": _BAR[theme], "opacity": opacity, "line": {"width": 0}},
+            unselected={"marker": {"opacity": 1}},
+            hovertemplate="%{y}: %{text} rows<extra></extra>",
+        )
+    )
+    style(figure, theme, height=20 + 24 * max(2, len(keys)))
+    figure.update_layout(margin={"l": 8, "r": 56, "t": 4, "b": 4}, bargap=0.25, clickmode="event+select")
+    figure.update_xaxes(showticklabels=False, showgrid=False, rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", type="category", gridcolor=faint(theme), showgrid=False)
+    return figure

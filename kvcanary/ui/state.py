@@ -25,7 +25,11 @@ _UNDO = "before_steps"
 _UNDO_STEPS = 20
 IMPORT_RESULT = "import_result"
 
-PAGE_PARAMETERS = ("run", "slot", "fault", "config", "seed", "step", "theme", "embed")
+PAGE_PARAMETERS = (
+    "run", "slot", "fault", "config", "seed", "step", "theme", "embed",
+    # Inspect's log and filters.
+    "log", "time", "pool", "rank", "tag", "reason", "position", "token", "page", "stride", "incident",
+)  # fmt: skip
 _DEFAULT_TEXT = {name: format_field(name, spec.default) for name, spec in FIELDS.items()}
 
 

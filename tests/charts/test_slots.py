@@ -53,6 +53,24 @@ def test_the_window_draws_letters_page_borders_and_the_selection() -> None:
     assert [border.x0 for border in borders] == [15.5]
 
 
+def test_pages_of_whole_rows_are_told_apart_between_rows() -> None:
+    view = slot_map.window_around(_pool(4096, corrupted=2000), 2000)
+    figure = slots.window(view, 2000, "light", page_size=64)
+    _, *borders = figure.layout.shapes
+    edges = [border.y0 + 16 for border in borders]
+    assert edges
+    assert all(edge % 64 == 0 for edge in edges)
+    assert not slots.window(view, 2000, "light", page_size=48).layout.shapes[1:]
+
+
+def test_small_maps_carry_slot_and_rank() -> None:
+    maps = [(f"TP{rank}", slot_map.reduce_to_tiles(_pool(5000, corrupted=100 * rank), columns=32, rows=16)) for rank in range(1, 6)]
+    figure = slots.multiples(maps, "dark")
+    marks = [trace for trace in figure.data if trace.type == "scatter"]
+    assert [list(trace.customdata[0]) for trace in marks] == [[100 * rank, f"TP{rank}"] for rank in range(1, 6)]
+    assert len([trace for trace in figure.data if trace.type == "heatmap"]) == 5
+
+
 def test_letters_and_colours_tell_all_statuses_apart() -> None:
     assert len({look.letter for look in STATUS_LOOKS.values()}) == len(SlotStatus)
     for theme in ("light", "dark"):

@@ -8,14 +8,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcanary.analysis.canary_log import CanaryLog
 from kvcanary.analysis.diagnosis import diagnose
+from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.log_stream import lines_around, read_streams, read_text
-from kvcanary.ui import inspect_export, services
+from kvcanary.ui import inspect_address, inspect_export, inspect_report, services, state
 from kvcanary.ui.inspect_example import example_log
-from kvcanary.ui.inspect_input import SLOT
 from tests.analysis.rendering import Row, prefix
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -29,9 +31,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     services.jobs.clear()
 
 
-def open_page() -> AppTest:
-    app = AppTest.from_file(APP, default_timeout=60).run()
-    return app.switch_page("pages/inspect_log.py").run()
+def open_page(**query: str) -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60).run().switch_page("pages/inspect_log.py")
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def captions(app: AppTest) -> str:
+    """As they are read; Markdown's backslashes are not seen."""
+    return "\n".join(caption.value for caption in app.caption).replace("\\", "")
 
 
 def html(app: AppTest) -> str:
@@ -60,24 +69,108 @@ def test_nothing_pasted_is_one_sentence() -> None:
     assert "Not read: there is nothing to read; paste some lines or upload a file" in html(app)
 
 
+TWO = "".join(f"{prefix()}{row.message(step=9)}\n" for row in (Row(slot=70, tag="HEAD_K_FULL", reasons=("verify_position",)), Row(slot=71)))
+
+
 def test_filters_cross_the_views_and_the_card() -> None:
-    rows = Row(slot=70, tag="HEAD_K_FULL", reasons=("verify_position",)), Row(slot=71)
-    app = paste(open_page(), "".join(f"{prefix()}{row.message(step=9)}\n" for row in rows))
+    app = paste(open_page(), TWO)
     assert not app.exception
-    app.multiselect(key="inspect_tag").select("TAIL_K_FULL").run()
-    assert any(caption.value.startswith("1 of 2 violations are shown") for caption in app.caption)
-    assert any(caption.value.startswith("1 of 72 slots reported") for caption in app.caption)
+    assert "All 2 violations are shown" in captions(app)
+    app.multiselect(key="inspect_filter.tag").select("TAIL_K_FULL").run()
+    assert "1 of 2 violations are shown: launch tag TAIL_K_FULL." in captions(app)
+    assert "1 of 72 slots reported" in captions(app)
     app.text_input(key="inspect_typed").set_value("70").run()
-    assert any("No violation of slot 70 is listed under these filters" in caption.value for caption in app.caption)
+    assert "No violation of slot 70 is listed under these filters" in captions(app)
     app.text_input(key="inspect_typed").set_value("71").run()
     assert "<b>Slot 71</b>" in html(app)
+    app.button(key="inspect_clear").click().run()
+    assert "All 2 violations are shown" in captions(app)
+
+
+def test_the_address_holds_filters_and_slot_and_another_session_opens_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server.log").write_text(TWO)
+    monkeypatch.setenv("KVCANARY_LOG_FOLDERS", str(tmp_path / "logs"))
+    app = open_page()
+    app.multiselect(key="inspect_picked").select("0/server.log").run()
+    app.button(key="inspect_open").click().run()
+    app.multiselect(key="inspect_filter.tag").select("TAIL_K_FULL").run()
+    app.text_input(key="inspect_typed").set_value("71").run()
+    link = {name: app.query_params[name] for name in ("log", "tag", "slot")}
+    assert link == {"log": "0/server.log", "tag": "TAIL_K_FULL", "slot": "71"}
+    other = open_page(log="0/server.log", tag="TAIL_K_FULL", slot="71")
+    assert not other.exception
+    assert "1 of 2 violations are shown" in captions(other)
+    assert "<b>Slot 71</b>" in html(other)
+
+
+def test_a_link_with_labels_that_the_log_does_not_have_says_so() -> None:
+    app = paste(open_page(), TWO)
+    app.query_params["rank"] = "TP9<img>"
+    app.run()
+    assert not app.exception
+    assert "This log has no rank TP9&lt;img&gt;" in html(app)
+    assert "0 of 2 violations are shown" in captions(app)
+
+
+def test_parameters_of_the_page_are_kept_by_the_frame() -> None:
+    assert set(inspect_address.PARAMETERS) | {inspect_address.SLOT} <= set(state.PAGE_PARAMETERS)
+
+
+def test_one_map_per_rank_and_one_rank_alone() -> None:
+    rows = [(Row(slot=7), "TP0"), (Row(slot=8), "TP1"), (Row(slot=9), "TP1")]
+    app = paste(open_page(), "".join(f"{prefix(rank)}{row.message()}\n" for row, rank in rows))
+    app.selectbox(key="inspect_map_of").set_value("one map per rank").run()
+    assert "Reported slots by rank: TP1 2, TP0 1" in captions(app)
+    app.selectbox(key="inspect_map_of").set_value("TP0").run()
+    assert "1 of 10 slots reported" in captions(app)
+
+
+def test_pages_are_named_when_the_log_tells_their_size() -> None:
+    args = f"{prefix()}server_args=ServerArgs(model_path='m', page_size=16)\n"
+    app = paste(open_page(), args + f"{prefix()}{Row(slot=71).message()}\n")
+    assert not app.exception
+    assert "pages of 16" in captions(app)
+    assert "dotted lines between pages of 16" in captions(app)
+
+
+def test_only_allowed_folders_are_read_and_links_out_of_them_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, outside = tmp_path / "logs", tmp_path / "secret.log"
+    folder.mkdir()
+    outside.write_text(TWO)
+    (folder / "link.log").symlink_to(outside)
+    monkeypatch.setenv("KVCANARY_LOG_FOLDERS", str(folder))
+    app = open_page()
+    assert app.multiselect(key="inspect_picked").options == []
+    for name in ("0/link.log", "0/../secret.log", "1/x.log", "0/absent.log"):
+        refused = open_page(log=name)
+        assert "Not read: log" in html(refused), name
+        assert "kv_canary" not in "".join(code.value for code in refused.code)
+
+
+def test_following_shows_what_is_appended_until_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"{prefix()}{Row(slot=5).message(step=3)}\n")
+    monkeypatch.setenv("KVCANARY_LOG_FOLDERS", str(tmp_path))
+    app = open_page()
+    app.multiselect(key="inspect_picked").select("0/server.log").run()
+    app.button(key="inspect_follow").click().run()
+    assert "Following server.log: 1 violations" in html(app)
+    with log.open("a") as stream:
+        stream.write(f"{prefix()}{Row(slot=6).message(step=4)}\n")
+    app.run()
+    assert "2 violations in 14 lines, last step 4" in html(app)
+    app.button(key="inspect_unfollow").click().run()
+    assert "Following" not in html(app)
+    assert not app.exception
+    assert "2 violations listed (1 counted) for 2 slots" in html(app)
 
 
 def test_the_card_counts_bits_and_shows_the_raw_line() -> None:
     row = Row(slot=71, reasons=("verify_chain_hash",), stored_hash=0x10, aux=0x11)
     app = paste(open_page(), f"started\n{prefix()}{row.message(step=9)}\n")
     assert '<td class="">0x0000000000000010</td><td class="">0x0000000000000011</td><td class="">0</td>' in html(app)
-    raw = next(code.value for code in app.code if "kv_canary violation" in code.value)
+    raw = next(code.value for code in app.code if "2> " in code.value)
     assert raw.splitlines()[1].startswith("      2> [2027-02-03")
 
 
@@ -96,12 +189,13 @@ def test_a_clean_text_without_canary_lines_says_that_nothing_ran() -> None:
     assert "Not run. The canary did not run" in html(app)
 
 
-def test_a_new_log_forgets_the_chosen_slot() -> None:
-    app = paste(open_page(), f"{prefix()}{Row(slot=71).message()}\n")
+def test_a_new_log_forgets_the_chosen_slot_and_the_filters() -> None:
+    app = paste(open_page(), TWO)
     app.text_input(key="inspect_typed").set_value("71").run()
-    assert app.session_state[SLOT] == 71
+    app.multiselect(key="inspect_filter.tag").select("TAIL_K_FULL").run()
     app.button(key="inspect_example").click().run()
-    assert SLOT not in app.session_state
+    assert "slot" not in app.query_params
+    assert "All 24 violations are shown" in captions(app)
 
 
 def test_exports_keep_every_digit_and_defuse_formulas() -> None:
@@ -112,12 +206,41 @@ def test_exports_keep_every_digit_and_defuse_formulas() -> None:
     assert data["violations"][0]["stored_chain_hash"] == "0xfffffffffffffffd"
 
 
+def test_parquet_keeps_types_and_every_bit() -> None:
+    frame = read_text(f"{prefix()}{Row(stored_hash=2**64 - 3).message()}\n").violations.frame()
+    again = pd.read_parquet(io.BytesIO(inspect_export.parquet(frame)))
+    assert int(again["stored_chain_hash"][0]) == 2**64 - 3
+    assert list(again.columns) == list(frame.columns)
+
+
+def example() -> CanaryLog:
+    return read_text(example_log())
+
+
 def test_issue_text_holds_counts_and_neither_tokens_nor_hashes() -> None:
-    log = read_text(example_log())
+    log = example()
     text = inspect_export.issue_text(log, diagnose(log))
     assert "| `TP0` | `HEAD_K_FULL` | `verify_chain_hash` | 6 | 2 |" in text
     assert "0x" not in text
     assert "5150" not in text
+
+
+def test_issue_text_leaves_out_what_is_chosen() -> None:
+    log = read_streams([("prod-eu.log", io.BytesIO(f"{prefix('TP3')}{Row(slot=4711).message(total=9, step=812)}\n".encode()))])
+    shown = inspect_export.issue_text(log, diagnose(log))
+    assert "TP3" in shown
+    hidden = inspect_export.issue_text(log, diagnose(log), list(inspect_export.REDACTIONS))
+    for word in ("TP3", "prod-eu", "4711", "812"):
+        assert word not in hidden
+    assert "`TAIL_K_FULL`" in hidden
+
+
+def test_report_is_one_document_with_every_part() -> None:
+    text = inspect_report.html(Inspected(example()), "x<script>.log")
+    for part in ("Wrong mapping or slot reuse", "Slot map of the full pool", "Incidents", "Coverage, and what this log cannot tell"):
+        assert part in text
+    assert "x<script>" not in text
+    assert "https://" not in text.split("<script>")[0]
 
 
 def test_streams_are_read_oldest_first_and_rotated_ones_joined() -> None:

@@ -1,0 +1,190 @@
+"""Breakdowns that filter each other: a click on a bar or a cell keeps its rows in every view; the list of filters does the same by keyboard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from kvcanary.analysis.crossfilter import BLOCK_SLOTS, FACETS, Crossfilter, label_words
+from kvcanary.charts import violations as charts
+from kvcanary.escape import markdown_text
+from kvcanary.ui import inspect_address as address
+from kvcanary.ui import state, style
+from kvcanary.ui.inspect_reading import Loaded
+from kvcanary.units import format_count
+
+_CONFIG = {"displayModeBar": False}
+_NAMES = {
+    "time": "Time", "pool": "Pool", "rank": "Rank", "tag": "Launch tag", "reason": "Reason", "position": "Position",
+    "token": "Stored token", "page": "Page", "stride": "Stride", "incident": "Incident",
+}  # fmt: skip
+_RANK_ROWS = 12
+
+
+def filters(found: Loaded) -> None:
+    """What is filtered, in one line with a way back, and every facet as a list."""
+    cross, chosen = found.inspected.cross, address.filters()
+    if not cross.count:
+        return
+    kept = int(cross.mask(chosen).sum())
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if chosen:
+            words = ", ".join(f"{_NAMES[name].lower()} {_chosen_words(name, labels)}" for name, labels in chosen.items())
+            style.caption(f"{format_count(kept)} of {format_count(cross.count)} violations are shown: {words}.")
+            st.button("Show all", key="inspect_clear", on_click=address.clear_filters, type="tertiary", icon=":material/filter_alt_off:")
+        else:
+            style.caption(f"All {format_count(cross.count)} violations are shown. Click a bar or a cell to keep its rows in every view.")
+    missing = [f"{_NAMES[name].lower()} {label}" for name, labels in chosen.items() for label in cross.facets[name].unknown(labels)]
+    if missing:
+        style.verdict(f"This log has no {', '.join(missing[:5])}, so nothing is kept by that filter.", "warning")
+    with st.expander("Filters as lists", expanded=False):
+        names = [name for name in FACETS if len(cross.facets[name].labels) > 1 or name in chosen]
+        for start in range(0, len(names), 3):
+            for column, name in zip(st.columns(3, gap="small"), names[start : start + 3], strict=False):
+                with column:
+                    _list(cross, name)
+
+
+def _chosen_words(name: str, labels: tuple[str, ...]) -> str:
+    return " or ".join(label_words(name, label) for label in labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+
+def _list(cross: Crossfilter, name: str) -> None:
+    key, facet, chosen = f"inspect_filter.{name}", cross.facets[name], list(address.filters().get(name, ()))
+    counts = dict(zip(facet.labels, cross.counts(name, address.filters()).tolist(), strict=True))
+    # A range of time, or a label that only a link knows, stays a choice of its own.
+    options = [*facet.labels, *(label for label in chosen if label not in counts)]
+    st.session_state[key] = chosen
+    st.multiselect(
+        _NAMES[name], options, key=key, placeholder="all", on_change=lambda: address.choose(name, st.session_state[key]),
+        format_func=lambda label: f"{label_words(name, label)} · {format_count(counts[label])}" if label in counts else label,
+    )  # fmt: skip
+
+
+def overview(found: Loaded) -> None:
+    """Timeline, and rows by rank and reason."""
+    cross = found.inspected.cross
+    if not cross.count:
+        style.caption("No violation to draw.")
+        return
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        _timeline(cross)
+    with right:
+        st.markdown("**By rank and reason**", help="Rows; a click keeps that rank and reason.")
+        _matrix(cross, "rank")
+
+
+def details(found: Loaded) -> None:
+    """Tag by reason, positions, tokens, pages and strides."""
+    cross = found.inspected.cross
+    if not cross.count:
+        return
+    with st.container(key="inspect_breakdowns"):
+        left, right = st.columns([3, 2], gap="medium")
+        with left:
+            st.markdown("**By launch tag and reason**", help="HEAD and TAIL are checked at each forward, SWEEP goes over cached slots.")
+            _matrix(cross, "tag")
+        with right:
+            st.markdown("**By position in the sequence**", help="Stored positions, in powers of two.")
+            _bars(cross, "position")
+        columns = st.columns(3, gap="medium")
+        size = cross.page_size
+        heads = {
+            "page": (
+                f"By page of {size} slots" if size else f"By block of {BLOCK_SLOTS} slots",
+                "The page size is in the log." if size else "The log does not state the page size, so these are plain blocks.",
+            ),
+            "stride": ("By stride", "How far a reported slot stands behind the reported slot before it. Powers of two: index arithmetic."),
+            "token": ("By stored token", "Token ids in the reported records."),
+        }
+        for column, (name, (title, help_text)) in zip(columns, heads.items(), strict=True):
+            with column:
+                st.markdown(f"**{markdown_text(title)}**", help=help_text)
+                _bars(cross, name)
+
+
+def _timeline(cross: Crossfilter) -> None:
+    facet, reasons = cross.facets["time"], cross.facets["reason"]
+    st.markdown("**Timeline**", help="Drag over a stretch, or click a bar, to keep its rows.")
+    counts = cross.timeline(address.filters())
+    chosen = facet.chosen(address.filters().get("time", ()))
+    text = charts.timeline_summary(cross.time_axis, facet.labels, reasons.labels, counts)
+    figure = charts.timeline(cross.time_axis, facet.labels, reasons.labels, counts, chosen, state.theme())
+    figure.update_layout(dragmode="select", selectdirection="h")
+    st.plotly_chart(
+        figure, key="inspect_timeline", config=_CONFIG, alt=text, selection_mode=("points", "box"),
+        on_select=lambda: _take_time(facet.labels),
+    )  # fmt: skip
+    style.caption(text)
+
+
+def _take_time(labels: tuple[str, ...]) -> None:
+    places = {label: index for index, label in enumerate(labels)}
+    bins = sorted({places[str(data[0])] for data in marked("inspect_timeline") if str(data[0]) in places})
+    if not bins:
+        address.choose("time", ())
+    elif len(bins) == 1:
+        address.choose("time", (labels[bins[0]],))
+    else:
+        address.choose("time", (f"{labels[bins[0]]}..{labels[bins[-1]]}",))
+
+
+def _matrix(cross: Crossfilter, name: str) -> None:
+    """A facet by reason; a click keeps both."""
+    filters, rows, reasons = address.filters(), cross.facets[name], cross.facets["reason"]
+    counts = cross.table(name, "reason", filters)
+    busy = [place for place in range(len(rows.labels)) if counts[place].sum()][:_RANK_ROWS]
+    used = [place for place in range(len(reasons.labels)) if counts[:, place].sum()]
+    if not busy:
+        style.caption("No row is left by the other filters.")
+        return
+    kept = np.outer(_chosen(cross, name), _chosen(cross, "reason")) if filters.keys() & {name, "reason"} else np.zeros_like(counts)
+    key = f"inspect_matrix.{name}"
+    st.plotly_chart(
+        charts.tag_matrix(
+            [rows.labels[place] for place in busy], [reasons.labels[place] for place in used], counts[np.ix_(busy, used)],
+            kept[np.ix_(busy, used)].astype(bool), state.theme(),
+        ),
+        key=key, config=_CONFIG, selection_mode="points", on_select=lambda: _take_cell(key, name),
+        alt=f"Rows by {_NAMES[name].lower()} and reason; the list of filters does the same by keyboard.",
+    )  # fmt: skip
+    if len(rows.labels) > len(busy):
+        style.caption(f"The first {format_count(len(busy))} of {format_count(len(rows.labels))}; the list of filters has all.")
+
+
+def _chosen(cross: Crossfilter, name: str) -> Any:
+    """Which labels a facet's filter keeps; all of them without a filter."""
+    labels = address.filters().get(name, ())
+    facet = cross.facets[name]
+    return facet.chosen(labels) if labels else np.ones(len(facet.labels), dtype=bool)
+
+
+def _take_cell(key: str, name: str) -> None:
+    cells = marked(key)
+    address.choose(name, (str(cell[0]) for cell in cells))
+    address.choose("reason", (str(cell[1]) for cell in cells))
+
+
+def _bars(cross: Crossfilter, name: str) -> None:
+    facet, counts = cross.facets[name], cross.counts(name, address.filters())
+    shown = np.flatnonzero(counts)
+    if not len(shown):
+        style.caption("Nothing to count." if not facet.labels else "No row is left by the other filters.")
+        return
+    key, keys = f"inspect_bars.{name}", [facet.labels[place] for place in shown]
+    chosen = facet.chosen(address.filters().get(name, ()))[shown]
+    st.plotly_chart(
+        charts.bars([label_words(name, label) for label in keys], keys, counts[shown], chosen, state.theme()), key=key, config=_CONFIG,
+        selection_mode="points", on_select=lambda: address.choose(name, (str(data[0]) for data in marked(key))),
+        alt=f"Rows by {_NAMES[name].lower()}; the list of filters does the same by keyboard.",
+    )  # fmt: skip
+
+
+def marked(key: str) -> list[list[Any]]:
+    """Customdata of the selected points of a chart."""
+    points = st.session_state[key]["selection"]["points"]
+    found = [point["customdata"] for point in points if point.get("customdata")]
+    return [list(data.values()) if isinstance(data, dict) else list(data) for data in found]
