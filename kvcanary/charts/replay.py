@@ -37,6 +37,7 @@ _SPECIAL_COLORS: dict[int, tuple[str, str]] = {
 _OWNER_LETTERS = {OWNER_FREE: "", OWNER_CACHED: "t", OWNER_IN_FLIGHT: "f", OWNER_PADDING: "P"}
 _NARROW, _WIDE, _SMALL_POOL = 32, 64, 640
 _ROW_PX = 20
+_QUIET: dict[ThemeName, str] = {"light": "rgba(29,36,48,0.45)", "dark": "rgba(230,233,238,0.45)"}
 INJECTED, REPORTED = ("#7a1fa8", "#d9a6f5"), ("#b52a00", "#ff8a5e")
 
 
@@ -50,6 +51,8 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
     num_slots, columns = len(pool.status), columns_of(len(pool.status))
     rows = -(-num_slots // columns)
     codes, palette, letters = _by_owner(pool, theme) if by == OWNER else _by_status(pool, theme)
+    # What is well stays in the background, so that the rest is seen first.
+    quiet = [by == STATUS and code == SlotStatus.CLEAN for code in pool.status.tolist()]
     grid = np.full(rows * columns, np.nan)
     grid[:num_slots] = codes
     x, y = np.arange(columns), np.arange(rows) * columns
@@ -62,10 +65,18 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
     )  # fmt: skip
     figure.add_trace(
         go.Scatter(
-            x=slots % columns, y=slots // columns * columns, text=letters, customdata=[[int(slot)] for slot in slots],
+            x=slots % columns, y=slots // columns * columns, text=[letter if calm else "" for letter, calm in zip(letters, quiet, strict=True)],
+            customdata=[[int(slot)] for slot in slots],
             hovertext=[_hover(pool, slot) for slot in slots.tolist()], hovertemplate="%{hovertext}<extra></extra>",
             mode="markers+text", marker={"symbol": "square", "size": 17, "opacity": 0.01, "color": ink(theme)},
-            textfont={"size": 10, "color": _letter_colors(pool, theme, by)}, showlegend=False,
+            textfont={"size": 10, "color": _QUIET[theme]}, showlegend=False,
+        )
+    )  # fmt: skip
+    loud = [slot for slot, calm in enumerate(quiet) if not calm and letters[slot]]
+    figure.add_trace(
+        go.Scatter(
+            x=[slot % columns for slot in loud], y=[slot // columns * columns for slot in loud], text=[letters[slot] for slot in loud],
+            mode="text", textfont={"size": 10, "color": ink(theme)}, hoverinfo="skip", showlegend=False,
         )
     )  # fmt: skip
     _mark(figure, pool.injected, columns, "diamond-open", pick(INJECTED, theme), "damaged on purpose")
@@ -89,12 +100,6 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
     )
     _legend(figure, pool, theme, by)
     return figure
-
-
-def _letter_colors(pool: PoolView, theme: ThemeName, by: str) -> list[str]:
-    """Letters of what is well stay in the background, so that the others are seen first."""
-    quiet = "rgba(29,36,48,0.45)" if theme == "light" else "rgba(230,233,238,0.45)"
-    return [quiet if by == STATUS and code == SlotStatus.CLEAN else ink(theme) for code in pool.status.tolist()]
 
 
 def _by_status(pool: PoolView, theme: ThemeName) -> tuple[npt.NDArray[np.float64], list[str], list[str]]:

@@ -1,4 +1,7 @@
-"""Which run of a campaign is replayed, kept in the address, so that a link shows it and the back button leads back to the matrix."""
+"""Which run of a campaign is replayed, kept in the address, so that a link shows it and the back button leads back to the matrix.
+
+Each change is one call, because the browser remembers every change of the address as a page of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,27 @@ _NAMES = ("fault", "config", "seed", "step", "slot")
 
 def open_cell(kind: str, variant: str, config: str) -> None:
     """Replay a run of a cell."""
-    close()
-    st.query_params["fault"] = f"{kind}.{variant}"
-    st.query_params["config"] = config
+    _write({"fault": f"{kind}.{variant}", "config": config})
+
+
+def open_seed(seed: int) -> None:
+    """Another run of the same cell."""
+    _write({name: st.query_params.get(name, "") for name in ("fault", "config")} | {"seed": str(seed)})
+
+
+def open_slot(slot: int) -> None:
+    """The card of a slot."""
+    st.query_params["slot"] = str(slot)
 
 
 def close() -> None:
     """Back to the matrix."""
-    for name in _NAMES:
-        st.query_params.pop(name, None)
+    _write({})
+
+
+def open_run(run_id: str) -> None:
+    """Another campaign."""
+    _write({"run": run_id})
 
 
 def cell() -> tuple[str, str, str] | None:
@@ -35,6 +50,6 @@ def number(name: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 12 else None
 
 
-def set_number(name: str, value: int) -> None:
-    """Put a number into the address."""
-    st.query_params[name] = str(value)
+def _write(values: dict[str, str]) -> None:
+    kept = {name: text for name, text in st.query_params.to_dict().items() if name not in _NAMES}
+    st.query_params.from_dict({**kept, **values})

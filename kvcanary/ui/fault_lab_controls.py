@@ -1,16 +1,26 @@
-"""What a campaign runs: workload, faults, configurations and seeds; how many runs that makes; start."""
+"""What a campaign runs: size, workload or trace, faults and configurations; how many runs that makes; start."""
 
 from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
 from kvcanary.errors import KvCanaryError
 from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS
 from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of
+from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, TRACE_REQUESTS, TraceSample, sample_trace
+from kvcanary.lab.records import RunRecord
 from kvcanary.ui import fault_lab_address, services, style
 from kvcanary.units import format_count
 
 _SEEDS = {"quick": 3, "full": 10}
+_TRACE = "own trace"
+_PROBLEM = "campaign_problem"
+_UPLOAD_LIMIT_MB = 100
+_LISTED = 5
 
 
 def draw() -> None:
@@ -18,9 +28,35 @@ def draw() -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         size = st.segmented_control(
             "Size", list(_SEEDS), default="quick", required=True, key="campaign_size", persist_state="session",
-            help="quick: twelve faults and 3 seeds, well under a minute. full: every fault of the catalogue and 10 seeds.",
+            help="quick: twelve faults and 3 seeds. full: every fault of the catalogue and 10 seeds.",
+        )  # fmt: skip
+        workload = st.selectbox(
+            "Workload", [*LOAD_WORDS, _TRACE], key="campaign_workload", persist_state="session", width=190,
+            help="What the simulated engine serves. " + "; ".join(f"{name}: {words}" for name, words in LOAD_WORDS.items())
+            + f"; {_TRACE}: the requests of a file of yours.",
         )  # fmt: skip
         start = st.container(width="content")
+    trace = _trace() if workload == _TRACE else None
+    spec = _choice(size, SMALL if workload == _TRACE else workload, trace)
+    problem = "upload a trace first, or choose another workload" if workload == _TRACE and trace is None else ""
+    try:
+        count = len(plan_of(spec).run_keys())
+        counted = f"{len(spec.faults)} faults × {len(spec.configs)} configurations × {spec.seeds} seeds"
+        style.caption(f"{format_count(count)} runs: {counted}, less what changes nothing in memory. {_served(spec, trace)}")
+    except KvCanaryError as error:
+        problem = str(error)
+    if problem:
+        style.verdict(f"Cannot run: {problem}", "error" if workload != _TRACE else "note")
+    queued = len(services.jobs().active())
+    start.button(
+        "Run" if not queued else f"Queue behind {queued}", key="run_campaign", type="primary", disabled=bool(problem), on_click=_start,
+        args=(spec,), icon=":material/play_arrow:",
+    )  # fmt: skip
+    if failure := st.session_state.pop(_PROBLEM, ""):
+        style.verdict(failure, "error")
+
+
+def _choice(size: str, workload: str, trace: TraceSample | None) -> CampaignSpec:
     names = [".".join(fault) for fault in ALL_FAULTS]
     preset = [".".join(fault) for fault in (QUICK_FAULTS if size == "quick" else ALL_FAULTS)]
     with st.expander("Faults and configurations", key="campaign_choice"):
@@ -28,26 +64,61 @@ def draw() -> None:
         configs = st.multiselect(
             "Configurations", list(DEFAULT_CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session"
         )
-    spec = CampaignSpec(faults=faults, configs=configs, seeds=_SEEDS[size])
-    problem = ""
+    stored: dict[str, Any] | None = None if trace is None else trace.to_dict()
+    return CampaignSpec(faults=faults, configs=configs, seeds=_SEEDS[size], workload=workload, trace=stored)
+
+
+def _served(spec: CampaignSpec, trace: TraceSample | None) -> str:
+    if trace is None:
+        return f"Workload {spec.workload}: {LOAD_WORDS[spec.workload]}."
+    scaled = f", lengths and times divided by {trace.scale} so that its longest fits" if trace.scale > 1 else ""
+    return f"Workload: {len(trace.rows)} requests of {trace.name} ({trace.kind}, longest {format_count(trace.longest)} tokens){scaled}."
+
+
+def _trace() -> TraceSample | None:
+    """Upload of a trace, which part of it and how fast; its bad rows by line number."""
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        file = st.file_uploader(
+            "Trace: Mooncake JSON lines, Azure CSV or BurstGPT CSV", key="campaign_trace", max_upload_size=_UPLOAD_LIMIT_MB,
+            help="A campaign serves a few dozen of its requests to a small simulated pool; nothing leaves this host.",
+        )  # fmt: skip
+    with right, st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        first = st.number_input("From request", 1, value=1, step=1, key="campaign_trace_first", width=140)
+        speed = st.segmented_control(
+            "Arrivals", [1, 4, 16, 64], default=4, required=True, key="campaign_trace_speed", format_func=lambda times: f"{times} ×",
+            help="How much faster than in the trace. Where requests never meet, faults that need two of them find no victim.",
+        )  # fmt: skip
+    if file is None:
+        return None
     try:
-        count = len(plan_of(spec).run_keys())
-        style.caption(f"{format_count(count)} runs: {len(faults)} faults, {len(configs)} configurations, {spec.seeds} seeds, small pool.")
+        sample, problems = _sampled(file.getvalue(), file.name, int(first), float(speed))
     except KvCanaryError as error:
-        problem = str(error)
-        style.verdict(f"Cannot run: {problem}", "error")
-    queued = len(services.jobs().active())
-    start.button(
-        "Run" if not queued else f"Queue behind {queued}", key="run_campaign", type="primary", disabled=bool(problem), on_click=_start,
-        args=(spec,), icon=":material/play_arrow:",
-    )  # fmt: skip
-    if failure := st.session_state.pop("campaign_problem", ""):
-        style.line(failure, "error")
+        style.verdict(f"The trace was not read: {error}", "error")
+        return None
+    if problems:
+        more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        style.verdict(f"Rows left out: {'; '.join(problems[:_LISTED])}{more}", "warning")
+    return sample
+
+
+@st.cache_data(max_entries=4, show_spinner="Reading the trace")
+def _sampled(data: bytes, name: str, first: int, speed: float) -> tuple[TraceSample, list[str]]:
+    sample, problems = sample_trace(
+        io.StringIO(data.decode("utf-8", errors="replace")), name, first=first, speed=speed, limit=TRACE_REQUESTS
+    )
+    return sample, [str(problem) for problem in problems]
+
+
+def go_on_button(record: RunRecord, missing: int) -> None:
+    """Run what a campaign that ended early left over."""
+    spec = replace(CampaignSpec(**record.spec), continues=record.id)
+    label = f"Run the {format_count(missing)} missing run{'s' if missing > 1 else ''}"
+    st.button(label, key="continue_campaign", type="primary", icon=":material/resume:", on_click=_start, args=(spec,))
 
 
 def _start(spec: CampaignSpec) -> None:
     try:
-        st.query_params["run"] = services.start(spec)
-        fault_lab_address.close()
+        fault_lab_address.open_run(services.jobs().start(spec))
     except (KvCanaryError, OSError) as error:
-        st.session_state["campaign_problem"] = str(error)
+        st.session_state[_PROBLEM] = f"Not started: {error}"

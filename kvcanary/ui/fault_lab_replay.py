@@ -19,7 +19,7 @@ from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count
 
 _CONFIG = {"displayModeBar": False}
-_TICK_S = 0.8
+_TICK_S = 1.0
 _PLAYING, _MOVED = "replay_playing", "replay_moved_s"
 _GROUP_NAMES = {Group.FULL: "full pool", Group.SWA: "window pool"}
 
@@ -68,10 +68,7 @@ def _leave() -> None:
 
 
 def _take_seed(key: str) -> None:
-    seed = st.session_state[key]
-    for name in ("step", "slot"):
-        st.query_params.pop(name, None)
-    fault_lab_address.set_number("seed", seed)
+    fault_lab_address.open_seed(st.session_state[key])
 
 
 def _story(played: Replay) -> str:
@@ -228,7 +225,7 @@ def _map(played: Replay, frame: ReplayFrame, pool: PoolView, slot: int, by: str)
 def _take_slot(key: str) -> None:
     points = [point for point in st.session_state[key]["selection"]["points"] if point.get("customdata")]
     if points:
-        fault_lab_address.set_number("slot", _first_number(points[0]["customdata"]))
+        fault_lab_address.open_slot(_first_number(points[0]["customdata"]))
 
 
 def _reports(frame: ReplayFrame) -> None:
@@ -287,7 +284,7 @@ def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: 
 def _take_slot_row(table: str, slots: list[int]) -> None:
     rows = st.session_state[table]["selection"]["rows"]
     if rows:
-        fault_lab_address.set_number("slot", slots[rows[0]])
+        fault_lab_address.open_slot(slots[rows[0]])
 
 
 def _take_step_row(table: str, key: str, steps: list[int]) -> None:

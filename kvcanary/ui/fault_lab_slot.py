@@ -117,8 +117,8 @@ def _moves(found: ReplayCard) -> None:
     for label, neighbour, icon in (("Predecessor", found.before, "west"), ("Successor", found.after, "east")):
         slot = neighbour.cell.slot if neighbour is not None else -1
         st.button(
-            label, key=f"chain.{label}", icon=f":material/{icon}:", disabled=slot < 0, on_click=fault_lab_address.set_number,
-            args=("slot", slot), help="Open the card of the slot beside this one in the chain.",
+            label, key=f"chain.{label}", icon=f":material/{icon}:", disabled=slot < 0, on_click=fault_lab_address.open_slot,
+            args=(slot,), help="Open the card of the slot beside this one in the chain.",
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from kvcanary.errors import KvCanaryError
 from kvcanary.escape import markdown_text
 from kvcanary.lab.frontier import answer, best_cost, headline, launch_settings
 from kvcanary.lab.records import RunRecord, RunState, Verdict
-from kvcanary.ui import blocks, fault_lab_address, fault_lab_data, fault_lab_replay, progress, services, state, style
+from kvcanary.ui import blocks, fault_lab_address, fault_lab_controls, fault_lab_data, fault_lab_replay, progress, services, state, style
 from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count, format_fraction, format_seconds
 
@@ -35,6 +35,8 @@ def result(record: RunRecord | None) -> None:
         style.verdict(f"The runs of this campaign cannot be shown: {error}", "error")
         return
     _ended(record, campaign)
+    if campaign.missing:
+        fault_lab_controls.go_on_button(record, campaign.missing)
     if campaign.runs:
         matrix(campaign)
         _latency_and_cost(campaign)
@@ -65,7 +67,11 @@ def _failed(record: RunRecord) -> None:
 @st.fragment(run_every=_LIVE_S)
 def _live(run_id: str) -> None:
     """The matrix as far as it is known."""
-    campaign = fault_lab_data.load(services.jobs().status(run_id).record)
+    try:
+        campaign = fault_lab_data.load(services.jobs().status(run_id).record)
+    except KvCanaryError as error:
+        style.caption(f"The runs so far cannot be shown: {error}")
+        return
     if campaign.runs:
         matrix(campaign, clickable=False)
     else:
