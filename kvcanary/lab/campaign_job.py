@@ -13,7 +13,7 @@ from kvcanary.errors import ConfigError, StoreError
 from kvcanary.faults.injectors import FaultRecord
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.benchmark import Reporter, StopRequested
-from kvcanary.lab.campaign import DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
+from kvcanary.lab.campaign import CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
 from kvcanary.lab.campaign_load import LOAD_WORDS, LOADS, MEDIUM_POOL, SMALL, TraceSample
 from kvcanary.lab.frontier import config_costs, sentence
 from kvcanary.lab.lifecycle import RUN_ID
@@ -57,9 +57,9 @@ class CampaignSpec:
 
 def plan_of(spec: CampaignSpec) -> CampaignPlan:
     """The plan of a spec; ConfigError names what is unknown, empty or out of range."""
-    unknown = [name for name in spec.configs if name not in DEFAULT_CONFIGS]
+    unknown = [name for name in spec.configs if name not in CONFIGS]
     if unknown:
-        raise ConfigError(f"configs must be among {'; '.join(DEFAULT_CONFIGS)}, got {unknown[0][:60]!r}")
+        raise ConfigError(f"configs must be among {'; '.join(CONFIGS)}, got {unknown[0][:60]!r}")
     if not 1 <= spec.seeds <= SEED_LIMIT:
         raise ConfigError(f"seeds must be between 1 and {SEED_LIMIT}, got {spec.seeds}")
     if spec.continues and not RUN_ID.fullmatch(spec.continues):
@@ -70,9 +70,7 @@ def plan_of(spec: CampaignSpec) -> CampaignPlan:
         if not dot:
             raise ConfigError(f"a fault must be written kind.variant, got {name[:60]!r}")
         faults.append((kind, variant))
-    plan = CampaignPlan(
-        faults=tuple(faults), configs={name: DEFAULT_CONFIGS[name] for name in spec.configs}, seeds=tuple(range(spec.seeds))
-    )
+    plan = CampaignPlan(faults=tuple(faults), configs={name: CONFIGS[name] for name in spec.configs}, seeds=tuple(range(spec.seeds)))
     if spec.trace is not None:
         return replace(plan, options=MEDIUM_POOL, trace=TraceSample.from_dict(spec.trace))
     if spec.workload == SMALL:

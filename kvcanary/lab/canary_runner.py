@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +59,15 @@ class GroupState:
         if self.group is not Group.SWA or forward.full_to_swa is None:
             return slots
         return np.where(slots < 0, slots, forward.full_to_swa[slots])
+
+
+class Marks(NamedTuple):
+    """Counts at one moment: ring rows kept, violations counted, verify entries checked and skipped."""
+
+    kept: int
+    counted: int
+    verified: int
+    skipped: int
 
 
 class CanaryRunner:
@@ -128,9 +138,11 @@ class CanaryRunner:
                 nobody = np.array([layout.PADDING_SLOT])
                 state.memory.write_tokens(nobody, nobody, np.array([forward.step.index]))
 
-    def marks(self) -> tuple[int, int, int]:
-        """Ring rows kept, violations counted, entries verified, so far."""
-        return self._kept(), int(self.ring.write_index.item()), self.coverage.to_dict()["verified"]
+    def marks(self) -> Marks:
+        """How far everything has come."""
+        covered = self.coverage.to_dict()
+        skipped = covered["skipped_padding"] + covered["skipped_disabled"]
+        return Marks(self._kept(), int(self.ring.write_index.item()), covered["verified"], skipped)
 
     def take_rows(self, start: int) -> Int64Array:
         """Ring rows from a mark on, int64 [n, 8]. A fair ring is emptied, so that the next step finds room."""

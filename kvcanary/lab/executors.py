@@ -16,7 +16,7 @@ from kvcanary.faults.canary_config import CanaryConfig, StrictCheck
 from kvcanary.faults.memory import Forward, Group
 from kvcanary.faults.ops import FaultOp, Hook, apply
 from kvcanary.kernels.types import Backend
-from kvcanary.lab.canary_runner import CanaryRunner, GroupState
+from kvcanary.lab.canary_runner import CanaryRunner, GroupState, Marks
 from kvcanary.lab.fair_ring import FairRing
 from kvcanary.lab.strict_checks import Cell, ViolationDetail, zero_cells, zero_seeds
 from kvcanary.serving.events import KvMove, MoveKind
@@ -36,7 +36,7 @@ class StepReport:
 
     the draft runner. violations counts all of both, kept or not. zero_cells, zero_seeds: (request id, position) of live cells, and of seeds,
     that point at slot 0; details: one per row, target first; each only with its strict check. changed: units each fault operation changed,
-    by its place in the list. verified: entries checked. canary_s: seconds in plan, verify and stamp.
+    by its place in the list. verified, skipped: entries checked and not (slot 0, overflow). canary_s: seconds in plan, verify and stamp.
     """
 
     index: int
@@ -46,6 +46,7 @@ class StepReport:
     changed: Mapping[int, int]
     verified: int
     canary_s: float
+    skipped: int = 0
     draft_rows: Int64Array = field(default_factory=_no_rows)
     zero_seeds: tuple[Cell, ...] = ()
     details: tuple[ViolationDetail, ...] = ()
@@ -120,18 +121,20 @@ class CanaryExecutor:
     def _report(
         self,
         index: int,
-        marks: list[tuple[int, int, int]],
+        marks: list[Marks],
         canary_s: float,
         changed: Mapping[int, int],
         cells: tuple[Cell, ...],
         seeds: tuple[Cell, ...],
     ) -> StepReport:
-        rows, counted, verified, noted = [], 0, 0, []
-        for runner, (kept, counted_before, verified_before) in zip(self._runners, marks, strict=True):
-            _, counted_now, verified_now = runner.marks()
-            counted += counted_now - counted_before
-            verified += verified_now - verified_before
-            rows.append(runner.take_rows(kept))
+        rows, noted = [], []
+        counted = verified = skipped = 0
+        for runner, before in zip(self._runners, marks, strict=True):
+            now = runner.marks()
+            counted += now.counted - before.counted
+            verified += now.verified - before.verified
+            skipped += now.skipped - before.skipped
+            rows.append(runner.take_rows(before.kept))
             noted += runner.details
             runner.details = []
         if self.fair_ring is not None:
@@ -143,6 +146,7 @@ class CanaryExecutor:
             zero_cells=cells,
             changed=changed,
             verified=verified,
+            skipped=skipped,
             canary_s=canary_s,
             draft_rows=rows[1] if len(rows) > 1 else _no_rows(),
             zero_seeds=seeds,
