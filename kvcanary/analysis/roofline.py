@@ -24,7 +24,7 @@ _TOUCHED, _MOSTLY = 0.9, 0.5
 _OPS: tuple[tuple[Op, int], ...] = (("stamp", STAMP_BYTES), ("verify", VERIFY_BYTES))
 COLUMNS = (
     "workload", "layout", "hash_mode", "batch", "op", "items", "p50_s", "items_per_s", "memory_s", "compute_s", "chain latency_s", "launch_s",
-    "limit", "share",
+    "limit", "share", "copy_share",
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def roofline_frame(points: Iterable[Point], limits: Mapping[str, float]) -> pd.D
                 {
                     "workload": point.workload, "layout": point.layout, "hash_mode": point.hash_mode, "batch": point.batch, "op": op,
                     "items": timing.items, "p50_s": timing.p50_s, "items_per_s": timing.items_per_s, "limit": held.limit,
-                    "share": held.share, **{f"{name}_s": held.alone_s.get(name) for name in LIMITS},
+                    "share": held.share, "copy_share": timing.bytes_per_s / limits["copy_bytes_per_s"] if "copy_bytes_per_s" in limits else None, **{f"{name}_s": held.alone_s.get(name) for name in LIMITS},
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -142,7 +142,7 @@ def growth(rows: pd.DataFrame, op: Op) -> float | None:
 
 
 def table_rows(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The rows of one variant as text: op, items, measured, held by, share, and each limit alone."""
+    """The rows of one variant as text: op, items, measured, held by, share, bytes per second as a share of a plain copy, each limit alone."""
     return [
         (
             str(row["op"]),
@@ -150,6 +150,7 @@ def table_rows(rows: pd.DataFrame) -> list[tuple[str, ...]]:
             format_seconds(float(row["p50_s"])),
             str(row["limit"]),
             format_fraction(float(row["share"])),
+            format_fraction(float(row["copy_share"])) if pd.notna(row["copy_share"]) else "not measured",
             *(format_seconds(float(row[f"{name}_s"])) if pd.notna(row[f"{name}_s"]) else "does not apply" for name in LIMITS),
         )
         for row in rows.to_dict("records")

@@ -186,8 +186,8 @@ def _limits(record: RunRecord, points: list[Point]) -> None:
             column.plotly_chart(figure, key=f"limits.{op}.{record.id}", config=_CONFIG, alt=f"{op}: {text}")
     st.caption(text)
     with st.expander("Limits as a table", key=f"limits.table.{record.id}"):
-        head = ("op", "items", "measured", "held by", "share", *(f"{name} alone" for name in roofline.LIMITS))
-        blocks.table(head, roofline.table_rows(rows), numeric=(1, 2, 4, 5, 6, 7, 8))
+        head = ("op", "items", "measured", "held by", "share", "of copy bandwidth", *(f"{name} alone" for name in roofline.LIMITS))
+        blocks.table(head, roofline.table_rows(rows), numeric=(1, 2, 4, 5, 6, 7, 8, 9))
 
 
 def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str, str]:

@@ -70,6 +70,12 @@ def test_the_sentence_names_the_limit_of_the_largest_size_and_the_knob() -> None
     assert "One chain alone stamps at most 100 M tokens/s" in text
     assert [row[0] for row in table_rows(rows)] == ["stamp", "stamp", "verify", "verify"]
     assert table_rows(rows)[2][-2] == "does not apply"
+    assert table_rows(rows)[2][5] == "not measured"
+
+
+def test_bytes_are_told_as_a_share_of_a_plain_copy() -> None:
+    frame = roofline_frame([sweep(1000, 10, stamp_s=1e-3, verify_s=1e-3, memory_s=1e-4)], LIMITS | {"copy_bytes_per_s": 1e8})
+    assert frame["copy_share"].tolist() == pytest.approx([STAMP_BYTES * 1e6 / 1e8, VERIFY_BYTES * 1e6 / 1e8])
 
 
 def test_growth_is_the_worst_size_over_the_best() -> None:
