@@ -101,7 +101,8 @@ def _print_explanation(explanation: ErrorExplanation, console: Console) -> None:
     for number, cause in enumerate(explanation.causes, 1):
         console.print(f"  {number}. {terminal_text(cause)}")
     for fix in explanation.fixes:
-        console.print(f"  [bold]change[/] {terminal_text(fix.flag or fix.text)}")
+        said = (fix.flag or fix.text) if fix.amount_known else f"{fix.text} (the text does not say to what)"
+        console.print(f"  [bold]change[/] {terminal_text(said)}")
 
 
 def _print_list(console: Console, title: str, entries: Iterable[str]) -> None:

@@ -21,12 +21,15 @@ class Fix:
     """One change that settles a finding: the field, its nearest legal value, and the flag that carries it.
 
     `flag` is the whole command-line text ('--max-total-tokens 16384'), empty where no flag exists; `text` is the button's label.
+    value None empties the field, unless amount_known is False: then only a direction is known ('raise --mem-fraction-static'), and there is
+    nothing to apply.
     """
 
     field: str
     value: int | float | str | bool | None
     flag: str
     text: str
+    amount_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class ErrorExplanation:
     """An engine's error in the operator's terms.
 
     label is a stable name, message the engine's sentence as read, causes are in order of likelihood, fixes are flags with values where the
-    text gives them.
+    text gives them and with the direction alone (amount_known False) where it does not.
     """
 
     label: str
@@ -195,6 +195,9 @@ def _explanation(entry: ErrorExplanation) -> dict[str, Any]:
         "message": entry.message,
         "explanation": entry.explanation,
         "causes": list(entry.causes),
-        "fixes": [{"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text} for fix in entry.fixes],
+        "fixes": [
+            {"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text, "amount_known": fix.amount_known}
+            for fix in entry.fixes
+        ],
         "line": entry.line,
     }

@@ -1,0 +1,41 @@
+"""One kind of error message: how to know it, what it means, and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvcanary.config.findings import Fix
+from kvcanary.config.rule_parts import fix
+
+Groups = Mapping[str, str]
+# A whole number and a decimal one, as parts of patterns.
+N, F = r"-?\d+", r"-?\d+(?:\.\d+)?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One kind of message. Text may name the pattern's groups in braces; `fixes` and `values` get them as text."""
+
+    label: str
+    pattern: re.Pattern[str]
+    explanation: str
+    causes: tuple[str, ...]
+    fixes: Callable[[Groups], Iterable[Fix]] = lambda groups: ()
+    values: Callable[[Groups], Mapping[str, Any]] = lambda groups: {}
+
+
+def towards(field: str, flag: str, verb: str) -> Fix:
+    """Raise or lower a flag where nothing tells by how much."""
+    return Fix(field=field, value=None, flag=flag, text=f"{verb} {flag}", amount_known=False)
+
+
+def raised(groups: Groups) -> Iterable[Fix]:
+    """The fraction that the message names, else the least one that the weights of the same text need, else only the direction."""
+    wanted = groups.get("suggested") or groups.get("least")
+    if wanted:
+        yield fix("mem_fraction_static", float(wanted), f"set --mem-fraction-static to {float(wanted):g}")
+    else:
+        yield towards("mem_fraction_static", "--mem-fraction-static", "raise")
