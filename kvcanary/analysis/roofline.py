@@ -59,7 +59,7 @@ def held_by(point: Point, op: Op, limits: Mapping[str, float]) -> Held | None:
 
 def roofline_frame(points: Iterable[Point], limits: Mapping[str, float]) -> pd.DataFrame:
     """One row per point and operation with the columns COLUMNS; a limit that does not apply is NaN."""
-    rows = []
+    rows, copied = [], limits.get("copy_bytes_per_s")
     for point in points:
         for op, _ in _OPS:
             held = held_by(point, op, limits)
@@ -70,7 +70,8 @@ def roofline_frame(points: Iterable[Point], limits: Mapping[str, float]) -> pd.D
                 {
                     "workload": point.workload, "layout": point.layout, "hash_mode": point.hash_mode, "batch": point.batch, "op": op,
                     "items": timing.items, "p50_s": timing.p50_s, "items_per_s": timing.items_per_s, "limit": held.limit,
-                    "share": held.share, "copy_share": timing.bytes_per_s / limits["copy_bytes_per_s"] if "copy_bytes_per_s" in limits else None, **{f"{name}_s": held.alone_s.get(name) for name in LIMITS},
+                    "share": held.share, "copy_share": timing.bytes_per_s / copied if copied else None,
+                    **{f"{name}_s": held.alone_s.get(name) for name in LIMITS},
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS))
