@@ -48,7 +48,7 @@ def explain(records: Iterable[Record]) -> tuple[list[ErrorExplanation], dict[str
     stage = _Stage()
     for record in records:
         stage.see(record.text)
-        if not TELLING.search(record.text):
+        if not (TELLING.search(record.text) or TELLING.search(record.spaced)):
             continue
         for entry in (*CANARY, *MEMORY):
             match = entry.pattern.search(record.text) or entry.pattern.search(record.spaced)
