@@ -33,8 +33,9 @@ _LOG_LINE = re.compile(
     r"\{'model_path': |ServerArgs\(model_path=(?=.*=None))"
 )
 _VLLM_WORDS = re.compile(
-    r"vLLM|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|"
-    r"No available memory for the cache blocks|max_model_len`"
+    r"vLLM|^\W*(?:\([^)]{0,80}\) )?(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|"
+    r"Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|No available memory for the cache blocks|max_model_len`|"
+    r"Model loading took"
 )
 _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 _COMMAND_WORDS = re.compile(

@@ -78,7 +78,9 @@ class FieldSet:
         fields: dict[str, FieldValue] = {}
         conflicts: list[Conflict] = []
         for name, entries in self.candidates.items():
-            ordered = sorted(entries, key=lambda entry: RANK_ORDER.index(entry.rank))
+            # "auto" leaves the choice to the engine; a line that shows what it chose is no contradiction.
+            decided = [entry for entry in entries if entry.value != "auto"] or entries
+            ordered = sorted(decided, key=lambda entry: RANK_ORDER.index(entry.rank))
             fields[name] = ordered[0]
             distinct = [entry for index, entry in enumerate(ordered) if entry.value not in [earlier.value for earlier in ordered[:index]]]
             if len(distinct) > 1 and name != "model":  # A path and a class name are both right.

@@ -89,7 +89,7 @@ class _Reader:
         self.pools: list[dict[str, Any]] = []
         self.ready: list[dict[str, Any]] = []
         self.canary: dict[str, Any] = {}
-        self.installs: dict[str, int] = {}
+        self.installs: dict[str, set[int]] = {}
         self.offsets: list[int] = []
         self.draft_ranks: set[str] = set()
         self.fired_up = False
@@ -184,7 +184,7 @@ class _Reader:
                 self.canary.setdefault(name, value)
             self.lines.setdefault("canary", self.line)
         if "install_canary" in text and (install := read_install(text)):
-            self.installs[self.rank] = self.installs.get(self.rank, 0) + 1
+            self.installs.setdefault(self.rank, set()).add(self.line)
             self._put("verify_capacity", install.get("verify_capacity"))
             if "verify_capacity" not in self.canary:
                 self.canary.update(install)
@@ -384,7 +384,7 @@ class _Reader:
             return
         out["canary"] = dict(self.canary)
         if self.installs:
-            out["canary_installs"] = max(self.installs.values())
+            out["canary_installs"] = max(map(len, self.installs.values()))
         if self.offsets:
             out["canary_token_offsets"] = self.offsets
         verify = self.per_rank.get("verify_capacity", {})

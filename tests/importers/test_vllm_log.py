@@ -1,0 +1,90 @@
+"""Start-up logs of vLLM in the wordings of its releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcanary.importers.detect import read_text
+from kvcanary.units import GIB
+from tests.importers.samples import VLLM_LOG
+
+
+def read(*lines: str, before: str = "INFO 02-03 04:05:06 [core.py:1] ") -> tuple[dict[str, Any], dict[str, Any]]:
+    result = read_text("".join(f"{before}{line}\n" for line in lines))
+    assert result.engine == "vllm"
+    return dict(result.observed), {name: entry.value for name, entry in result.fields.items()}
+
+
+def test_a_whole_start() -> None:
+    result = read_text(VLLM_LOG)
+    assert (result.engine, result.observed["engine_core"]) == ("vllm", "EngineCore_DP0 pid=311")
+    assert result.observed["config"] == {
+        "model": "/m/wren", "max_model_len": 16384, "tensor_parallel_size": 2, "pipeline_parallel_size": 1, "kv_cache_dtype": "auto",
+        "enable_prefix_caching": True,
+    }  # fmt: skip
+    assert {name: entry.value for name, entry in result.fields.items()} == {
+        "model": "/m/wren", "max_seq_len_per_req": 16384, "tp_size": 2, "pp_size": 1, "kv_dtype": "auto", "disable_radix_cache": False,
+        "pool_slot_count": 276_864, "weight_bytes": round(17.5 * GIB),
+    }  # fmt: skip
+    assert result.observed["max_concurrency"] == 16.9
+
+
+def test_blocks_give_tokens_by_the_concurrency_beside_them() -> None:
+    seen, fields = read("# GPU blocks: 7000, # CPU blocks: 2048", "Maximum concurrency for 8192 tokens per request: 13.67x")
+    assert (seen["gpu_blocks"], seen["cpu_blocks"], seen["block_size"], seen["kv_capacity_tokens"]) == (7000, 2048, 16, 112_000)
+    assert (fields["pool_slot_count"], fields["page_size"]) == (112_000, 16)
+
+
+def test_blocks_alone_are_no_tokens() -> None:
+    seen, fields = read("# GPU blocks: 7000, # CPU blocks: 0")
+    assert seen["cpu_blocks"] == 0
+    assert "pool_slot_count" not in fields
+    assert "block_size" not in seen
+
+
+def test_blocks_and_tokens_that_say_the_same() -> None:
+    seen, fields = read("# cuda blocks: 500", "GPU KV cache size: 8,000 tokens")
+    assert (seen["block_size"], fields["pool_slot_count"], fields["page_size"]) == (16, 8000, 16)
+
+
+def test_each_engine_core_has_a_cache() -> None:
+    text = "".join(
+        f"(EngineCore_DP{rank} pid={rank}) INFO 02-03 04:05:06 GPU KV cache size: {tokens} tokens, Maximum concurrency for 4,096 tokens per "
+        f"request: 2.00x\n"
+        for rank, tokens in enumerate(["9,000", "8,000"])
+    )
+    result = read_text(text)
+    assert (result.observed["engines"], result.observed["gpu_kv_tokens"], result.observed["gpu_kv_tokens_sum"]) == (2, [9000, 8000], 17_000)
+    assert (result.fields["pool_slot_count"].value, result.fields["dp_size"].value) == (8000, 2)
+
+
+def test_workers_that_disagree_give_the_smallest() -> None:
+    text = "".join(
+        f"(Worker_TP{rank} pid={rank}) INFO 02-03 04:05:06 Available KV cache memory: {size} GiB\n" for rank, size in enumerate([-1.5, 2.0])
+    )
+    seen = read_text(text).observed
+    assert (seen["available_kv_gib"], seen["available_kv_gib_min"]) == (None, -1.5)
+    assert seen["workers"] == ["Worker_TP0 pid=0", "Worker_TP1 pid=1"]
+
+
+def test_the_memory_profile_of_older_releases() -> None:
+    seen, fields = read(
+        "the current vLLM instance can use total_gpu_memory (40.00GiB) x gpu_memory_utilization (0.90) = 36.00GiB",
+        "model weights take 10.00GiB; non_torch_memory takes 0.50GiB; PyTorch activation peak memory takes 1.25GiB; the rest of the memory "
+        "reserved for KV Cache is 24.25GiB.",
+    )
+    assert (seen["total_gpu_gib"], seen["gpu_memory_utilization"], seen["usable_gib"]) == (40.0, 0.9, 36.0)
+    assert (seen["weights_gib"], seen["non_torch_gib"], seen["activation_peak_gib"], seen["kv_cache_gib"]) == (10.0, 0.5, 1.25, 24.25)
+    assert (fields["mem_fraction_static"], fields["device_memory_bytes"]) == (0.9, 40 * GIB)
+
+
+@pytest.mark.parametrize("line", ["Loading model weights took 7.25 GB", "Model loading took 7.2500 GiB and 2.0 seconds"])
+def test_weights_in_two_units_of_the_same_size(line: str) -> None:
+    assert read(line)[1]["weight_bytes"] == round(7.25 * GIB)
+
+
+def test_memory_that_was_given_explicitly() -> None:
+    seen, _ = read("Initial free memory: 30.00 GiB, reserved 12.00 GiB memory for KV Cache as specified by kv_cache_memory_bytes config")
+    assert (seen["free_gib"], seen["available_kv_gib"], seen["kv_memory_source"]) == (30.0, 12.0, "kv_cache_memory_bytes")
