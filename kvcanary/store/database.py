@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -57,7 +58,9 @@ class Store:
         self.root = root
         self.files = RunFiles(root, shared_url)
         self._engine = open_database(url)
+        self._not_removed: dict[str, str] = {}
         self._sync = FolderSync(self._engine, self.files)
+        self._sync.run()
 
     @classmethod
     def open(cls, url: str | None, data_folder: Path, shared_url: str = "") -> Store:
@@ -96,19 +99,18 @@ class Store:
         found = {}
         with reading(self._engine) as connection:
             for name in ("kind", "verdict", "state", "machine", "model"):
-                values = connection.scalars(select(RUNS.c[name]).where(RUNS.c.deleted_s.is_(None)).distinct())
-                found[name] = sorted(value for value in values if value)
-            alive = select(LABELS.c.label).join(RUNS, RUNS.c.id == LABELS.c.run_id).where(RUNS.c.deleted_s.is_(None)).distinct()
-            found["label"] = sorted(connection.scalars(alive))
+                # Deleted runs are among them, so that an index alone answers.
+                found[name] = sorted(value for value in connection.scalars(select(RUNS.c[name]).distinct()) if value)
+            found["label"] = sorted(connection.scalars(select(LABELS.c.label).distinct()))
         return found
 
     def row(self, run_id: str) -> RunRow:
         """One row, deleted or not; StoreError when there is no such run."""
         self._sync.run()
         with reading(self._engine) as connection:
-            found = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).mappings().one_or_none()
+            found = connection.execute(select(RUNS).where(RUNS.c.id == _checked(run_id))).mappings().one_or_none()
             if found is None:
-                raise StoreError(self._sync.problems.get(run_id) or f"no run {run_id[:60]!r} in store {self}")
+                raise self._missing(run_id)
             return to_row(found, _labels_of(connection, [run_id]).get(run_id, ()))
 
     def record(self, run_id: str) -> RunRecord:
@@ -116,9 +118,9 @@ class Store:
         if (own := self.files.own(run_id)) is not None:
             return own.read_record()
         with reading(self._engine) as connection:
-            document = connection.scalar(select(DOCUMENTS.c.document).where(DOCUMENTS.c.run_id == run_id))
+            document = connection.scalar(select(DOCUMENTS.c.document).where(DOCUMENTS.c.run_id == _checked(run_id)))
         if document is None:
-            raise StoreError(f"no run {run_id[:60]!r} in store {self}")
+            raise self._missing(run_id)
         return RunRecord.from_document(json.loads(document))
 
     def records(self, *, order: str = "newest", limit: int | None = None, offset: int = 0, **filters: Unpack[Filters]) -> _Records:
@@ -134,9 +136,9 @@ class Store:
         if (own := self.files.own(run_id)) is not None:
             return own
         with reading(self._engine) as connection:
-            row = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).mappings().one_or_none()
+            row = connection.execute(select(RUNS).where(RUNS.c.id == _checked(run_id))).mappings().one_or_none()
             if row is None:
-                raise StoreError(f"no run {run_id[:60]!r} in store {self}")
+                raise self._missing(run_id)
             if row["files_url"]:
                 return self.files.folder(run_id, row["files_url"])
             raise StoreError(f"files of run {run_id} are not here: {self._sync.place_of(connection, row['origin'])}")
@@ -170,16 +172,15 @@ class Store:
         }
 
     def damaged(self) -> _Texts:
-        """One sentence per folder that cannot be read."""
+        """One sentence per folder that cannot be read, copied or removed."""
         self._sync.run()
-        return [*self._sync.problems.values()]
+        return [*self._sync.problems.values(), *self._not_removed.values()]
 
     def set_note(self, run_id: str, note: str) -> None:
         """Replace the note of a run; empty takes it away."""
         if len(note) > NOTE_LIMIT:
             raise StoreError(f"a note must be at most {NOTE_LIMIT} characters, got {len(note)}; put longer text beside the run and name it")
-        with writing(self._engine) as connection:
-            self._must_exist(connection, run_id)
+        with self._changing(run_id) as connection:
             connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(note=note))
 
     def add_label(self, run_id: str, label: str) -> None:
@@ -187,8 +188,7 @@ class Store:
         label = label.strip()
         if not 1 <= len(label) <= LABEL_LIMIT:
             raise StoreError(f"a label must be 1 to {LABEL_LIMIT} characters, got {len(label)}")
-        with writing(self._engine) as connection:
-            self._must_exist(connection, run_id)
+        with self._changing(run_id) as connection:
             connection.execute(insert_for(connection)(LABELS).values(run_id=run_id, label=label).on_conflict_do_nothing())
 
     def remove_label(self, run_id: str, label: str) -> None:
@@ -203,31 +203,34 @@ class Store:
             # A folder that cannot be read has no row that could be marked.
             self.files.remove(run_id, "")
             return
-        with writing(self._engine) as connection:
-            state = self._must_exist(connection, run_id)
-            if RunState(state).active:
+        with self._changing(run_id) as connection:
+            state = connection.scalar(select(RUNS.c.state).where(RUNS.c.id == run_id))
+            if state is not None and RunState(state).active:
                 raise StoreError(f"run {run_id} is {state}; stop it before it is deleted")
             connection.execute(update(RUNS).where(RUNS.c.id == run_id, RUNS.c.deleted_s.is_(None)).values(deleted_s=time.time()))
 
     def restore(self, run_id: str) -> None:
         """Undo a deletion; StoreError when its files are gone already."""
-        with writing(self._engine) as connection:
-            self._must_exist(connection, run_id)
+        with self._changing(run_id) as connection:
             connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(deleted_s=None))
 
     def purge(self, after_s: float = UNDO_S) -> _Texts:
         """Remove for good what was deleted here more than after_s seconds ago; returns the ids. Other data folders purge their own."""
-        old = [row.id for row in self.list(deleted=True) if time.time() - (row.deleted_s or 0) >= after_s]
+        own = RUNS.c.deleted_s <= time.time() - after_s, RUNS.c.origin == self._sync.origin
+        with reading(self._engine) as connection:
+            old = connection.scalars(select(RUNS.c.id).where(*own)).all()
         gone = []
         for run_id in old:
             with writing(self._engine) as connection:
                 # Locked until the files are gone, so that a restore comes before or finds nothing.
-                query = select(RUNS.c.files_url).where(
-                    RUNS.c.id == run_id, RUNS.c.deleted_s.is_not(None), RUNS.c.origin == self._sync.origin
-                )
-                files_url = connection.scalar(query.with_for_update())
+                files_url = connection.scalar(select(RUNS.c.files_url).where(RUNS.c.id == run_id, *own).with_for_update())
                 if files_url is not None:
-                    self.files.remove(run_id, files_url)
+                    try:
+                        self.files.remove(run_id, files_url)
+                    except StoreError as error:
+                        self._not_removed[run_id] = str(error)
+                        continue
+                    self._not_removed.pop(run_id, None)
                     for table, column in ((LABELS, LABELS.c.run_id), (DOCUMENTS, DOCUMENTS.c.run_id), (RUNS, RUNS.c.id)):
                         connection.execute(delete(table).where(column == run_id))
                     gone.append(run_id)
@@ -242,15 +245,21 @@ class Store:
             raise StoreError("retention needs a rule: keep_last (a number of runs) or newer_than (a time); without one nothing is deleted")
         if keep_last is not None and keep_last < 0:
             raise StoreError(f"keep_last must be 0 or more, got {keep_last}")
-        rows = self.list()[keep_last or 0 :]
-        doomed = [
-            row
-            for row in rows
-            if not row.state.active and not row.note and not row.labels and (newer_than is None or row.created_s < newer_than)
+        self._sync.run()
+        kept = select(RUNS.c.id).where(RUNS.c.deleted_s.is_(None)).order_by(*order_by("newest")).limit(keep_last or 0)
+        plain = [
+            RUNS.c.deleted_s.is_(None),
+            RUNS.c.id.not_in(select(kept.subquery().c.id)),
+            RUNS.c.state.not_in([state.value for state in RunState if state.active]),
+            RUNS.c.note == "",
+            RUNS.c.id.not_in(select(LABELS.c.run_id)),
         ]
-        for row in [] if dry_run else doomed:
-            self.delete(row.id)
-        return doomed
+        if newer_than is not None:
+            plain.append(RUNS.c.created_s < newer_than)
+        with writing(self._engine) as connection:
+            doomed = select(RUNS) if dry_run else update(RUNS).values(deleted_s=time.time()).returning(*RUNS.c)
+            rows = connection.execute(doomed.where(*plain)).mappings().all()
+        return sorted((to_row(row, ()) for row in rows), key=lambda row: row.created_s, reverse=True)
 
     def disk_use(self) -> DiskUse:
         """What the store takes and what is free."""
@@ -292,12 +301,22 @@ class Store:
         self._sync.run()
         return record.id
 
-    def _must_exist(self, connection: Connection, run_id: str) -> str:
-        """The state of a run."""
-        state = connection.scalar(select(RUNS.c.state).where(RUNS.c.id == run_id))
-        if state is None:
-            raise StoreError(f"no run {run_id[:60]!r} in store {self}")
-        return str(state)
+    @contextmanager
+    def _changing(self, run_id: str) -> Iterator[Connection]:
+        """A transaction on a run that exists."""
+        self._sync.run()
+        with writing(self._engine) as connection:
+            if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == _checked(run_id))) is None:
+                raise self._missing(run_id)
+            yield connection
+
+    def _missing(self, run_id: str) -> StoreError:
+        return StoreError(self._sync.problems.get(run_id) or f"no run {run_id[:60]!r} in store {self}")
+
+
+def _checked(run_id: str) -> str:
+    """A text that can be asked for; some databases refuse to be asked for others."""
+    return "" if "\0" in run_id else run_id
 
 
 def _labels_of(connection: Connection, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -16,6 +16,7 @@ from kvcanary.lab.lifecycle import RUNS_FOLDER
 from kvcanary.lab.records import RunFolder
 
 CACHE_FOLDER = "cache"
+_NAME_LIMIT = 200
 # What a finished run is read from; the rest of its folder is about how it ran.
 FILES = (
     "run.json",
@@ -104,7 +105,7 @@ def free_bytes(root: Path) -> int:
 
 
 def _is_name(run_id: str) -> bool:
-    return bool(run_id) and not run_id.startswith(".") and not set(run_id) & set("/\\\0")
+    return 0 < len(run_id) <= _NAME_LIMIT and not run_id.startswith(".") and not set(run_id) & set("/\\\0")
 
 
 def file_bytes(path: str | Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select
 from sqlalchemy.sql.expression import UnaryExpression
 
 from kvcanary.errors import StoreError
@@ -77,7 +77,7 @@ def condition(filters: Filters) -> ColumnElement[bool]:
     parts: list[ColumnElement[bool]] = [RUNS.c.deleted_s.is_not(None) if filters.get("deleted") else RUNS.c.deleted_s.is_(None)]
     parts += [RUNS.c[name] == str(wanted) for name in _EQUAL if (wanted := filters.get(name)) is not None]
     if (label := filters.get("label")) is not None:
-        parts.append(exists(select(LABELS.c.run_id).where(LABELS.c.run_id == RUNS.c.id, LABELS.c.label == label)))
+        parts.append(RUNS.c.id.in_(select(LABELS.c.run_id).where(LABELS.c.label == label)))
     if words := (filters.get("text") or "").split():
         parts += [or_(*(func.lower(column).contains(word.lower(), autoescape=True) for column in _SEARCHED)) for word in words]
     if (newer_than := filters.get("newer_than")) is not None:

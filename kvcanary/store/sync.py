@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,16 @@ _TIME_STEP_NS = 2_000_000_000
 _BATCH = 500
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A run as its folder has it: record, finished points or runs, bytes of its files, and what changes when any of that does."""
+
+    record: RunRecord
+    points: int
+    size_bytes: int
+    signature: tuple[int, ...]
+
+
 class FolderSync:
     """Keeps the rows of one data folder's runs equal to their files. Thread-safe, and safe beside other processes that do the same."""
 
@@ -39,7 +49,7 @@ class FolderSync:
         self.origin = _origin_of(files.root)
         self._engine, self._files, self._runs = engine, files, files.root / RUNS_FOLDER
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
         self._known: set[str] | None = None
         self._unfinished: set[str] = set()
         self._unpublished: set[str] | None = set() if not files.shared_url else None
@@ -55,12 +65,17 @@ class FolderSync:
         """Look for what is new or has changed. StoreError when the database cannot be written."""
         with self._lock:
             names, scanned_ns = self._new_names()
-            wanted = RUNS.c.origin == self.origin, RUNS.c.state.in_(_ACTIVE)
             with reading(self._engine) as connection:
-                active = connection.scalars(select(RUNS.c.id).where(*wanted)).all()
-            records = [record for name in {*names, *active} if (record := self._changed(name)) is not None]
-            for start in range(0, len(records), _BATCH):
-                self._store(records[start : start + _BATCH])
+                query = select(RUNS.c.id, RUNS.c.state).where(RUNS.c.origin == self.origin, RUNS.c.state.in_(_ACTIVE))
+                active = {row.id: row.state for row in connection.execute(query)}
+            batch: list[_Found] = []
+            for name in {*names, *active}:
+                if (found := self._changed(name, active.get(name))) is not None:
+                    batch.append(found)
+                if len(batch) == _BATCH:
+                    self._store(batch)
+                    batch = []
+            self._store(batch)
             self._publish()
             if scanned_ns is not None:
                 self._scanned_ns = scanned_ns
@@ -97,40 +112,42 @@ class FolderSync:
         settled = time.time_ns() - changed_ns > _TIME_STEP_NS
         return names - self._known, changed_ns if settled else None
 
-    def _changed(self, name: str) -> tuple[RunRecord, int, int] | None:
-        """Record, points and bytes of a run that is new or has changed, None otherwise."""
+    def _changed(self, name: str, stored_state: str | None) -> _Found | None:
+        """A run that is new or has changed, None otherwise. stored_state: what the database says of an active one."""
         folder = RunFolder(self._runs / name)
         if not (folder.path / "run.json").is_file():
-            if self._known is not None and name in self._known:
+            if stored_state is not None:
                 return self._vanished(name)
             # Its writer is between making the folder and writing the record, or it is no run.
             self._unfinished.add(name)
             return None
         try:
-            record = settle(folder)
+            # Before the record, so that what is written between the two is seen the next time.
             signature = folder.signature()
-            if self._seen.get(name) == signature:
+            record = settle(folder)
+            # A slower process may have put an earlier state over a later one.
+            if self._seen.get(name) == signature and stored_state == record.state.value:
                 return None
-            points, size_bytes = folder.count_finished(), folder.size_bytes()
+            found = _Found(record, folder.count_finished(), folder.size_bytes(), signature)
         except (StoreError, OSError) as error:
             self._unfinished.add(name)
             self.problems[name] = str(error)
             return None
         self._unfinished.discard(name)
         self.problems.pop(name, None)
-        self._seen[name] = signature
-        return record, points, size_bytes
+        return found
 
-    def _vanished(self, name: str) -> tuple[RunRecord, int, int] | None:
+    def _vanished(self, name: str) -> _Found | None:
         """A run whose folder was removed by hand is over, and what the database knows of it is kept."""
         with reading(self._engine) as connection:
-            row = connection.execute(select(RUNS.c.state, RUNS.c.points).where(RUNS.c.id == name)).one_or_none()
+            points = connection.scalar(select(RUNS.c.points).where(RUNS.c.id == name))
             document = connection.scalar(select(DOCUMENTS.c.document).where(DOCUMENTS.c.run_id == name))
-        if row is None or row.state not in _ACTIVE or document is None:
+        if document is None:
             return None
         record = RunRecord.from_document(json.loads(document))
         sentence = "Interrupted: its folder was removed while it was active."
-        return replace(record, state=RunState.INTERRUPTED, finished_s=time.time(), sentence=sentence), row.points, 0
+        ended = replace(record, state=RunState.INTERRUPTED, finished_s=time.time(), sentence=sentence)
+        return _Found(ended, points or 0, 0, ())
 
     def _publish(self) -> None:
         """Copy finished runs to the shared place; what cannot be copied now is tried again at the next look."""
@@ -151,14 +168,21 @@ class FolderSync:
                 self.problems.pop(name, None)
             self._unpublished.discard(name)
 
-    def _store(self, found: Sequence[tuple[RunRecord, int, int]]) -> None:
+    def _store(self, found: Sequence[_Found]) -> None:
+        if not found:
+            return
         with writing(self._engine) as connection:
-            for record, points, size_bytes in found:
-                upsert_run(connection, record, origin=self.origin, points=points, size_bytes=size_bytes)
-        if self._known is not None:
-            self._known.update(record.id for record, _, _ in found)
-        if self._files.shared_url and self._unpublished is not None:
-            self._unpublished.update(record.id for record, _, _ in found if not record.state.active)
+            own = upsert_runs(connection, self.origin, found)
+        for run in found:
+            name = run.record.id
+            if name not in own:
+                self.problems[name] = f"run {name} is in the store already, from another data folder; rename its folder to keep both"
+                continue
+            self._seen[name] = run.signature
+            if self._known is not None:
+                self._known.add(name)
+            if self._files.shared_url and self._unpublished is not None and not run.record.state.active:
+                self._unpublished.add(name)
 
     def _remember(self, place: dict[str, str], scanned_ns: int) -> None:
         with writing(self._engine) as connection:
@@ -167,17 +191,24 @@ class FolderSync:
             connection.execute(insert.on_conflict_do_update(index_elements=["origin"], set_=place))
 
 
-def upsert_run(connection: Connection, record: RunRecord, *, origin: str, points: int, size_bytes: int) -> None:
-    """Write a run's row and document; what people added to it stays, and a run of another data folder is left alone."""
-    values = from_record(record, origin=origin, points=points, size_bytes=size_bytes)
+def upsert_runs(connection: Connection, origin: str, found: Sequence[_Found]) -> set[str]:
+    """Write rows and documents of runs and return their ids; those that another data folder's runs have are left alone and left out.
+
+    What people added to a run stays.
+    """
+    rows = [from_record(run.record, origin=origin, points=run.points, size_bytes=run.size_bytes) for run in found]
     insert = insert_for(connection)
-    row = insert(RUNS).values(values)
-    row = row.on_conflict_do_update(
-        index_elements=["id"], set_={name: row.excluded[name] for name in values if name != "id"}, where=RUNS.c.origin == origin
-    )
-    connection.execute(row)
-    document = insert(DOCUMENTS).values(run_id=record.id, document=json.dumps(record.to_document()))
-    connection.execute(document.on_conflict_do_update(index_elements=["run_id"], set_={"document": document.excluded.document}))
+    into_runs = insert(RUNS)
+    changes = {name: into_runs.excluded[name] for name in rows[0] if name != "id"}
+    connection.execute(into_runs.on_conflict_do_update(index_elements=["id"], set_=changes, where=RUNS.c.origin == origin), rows)
+    ids = [run.record.id for run in found]
+    own = set(connection.scalars(select(RUNS.c.id).where(RUNS.c.id.in_(ids), RUNS.c.origin == origin)))
+    documents = [{"run_id": run.record.id, "document": json.dumps(run.record.to_document())} for run in found if run.record.id in own]
+    if documents:
+        into_documents = insert(DOCUMENTS)
+        change = {"document": into_documents.excluded.document}
+        connection.execute(into_documents.on_conflict_do_update(index_elements=["run_id"], set_=change), documents)
+    return own
 
 
 def insert_for(connection: Connection) -> Any:
