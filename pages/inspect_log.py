@@ -18,6 +18,7 @@ if found is not None:
     inspect_breakdowns.details(found)
     inspect_view.incidents(found)
     inspect_slot.draw(found)
+    inspect_export.every_row(found)
     inspect_view.coverage(found)
     inspect_export.draw(found)
 inspect_address.write()

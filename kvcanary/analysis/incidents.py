@@ -22,6 +22,7 @@ CHAIN, POSITION = FailReason.VERIFY_CHAIN_HASH.value, FailReason.VERIFY_POSITION
 REAL, TOKEN = FailReason.VERIFY_REAL_KV_HASH.value, FailReason.VERIFY_TOKEN.value
 WRITE_TOKEN, WRITE_POSITION = FailReason.WRITE_TOKEN.value, FailReason.WRITE_POSITION.value
 RECORD = CHAIN | POSITION
+_TAGS = frozenset(layout.LaunchTag.__members__)
 
 # The first rows carry the causes; what follows repeats them. Counts always come from all rows.
 MAX_ROWS = 20_000
@@ -322,7 +323,7 @@ def _record(violation: Violation) -> tuple[int, int, int] | None:
 
 
 def _place(violation: Violation) -> str:
-    return violation.launch_tag.split("_")[0] if violation.launch_tag in layout.LaunchTag.__members__ else "?"
+    return violation.launch_tag.split("_")[0] if violation.launch_tag in _TAGS else "?"
 
 
 def pool_of(violation: Violation) -> str:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -283,6 +284,7 @@ class ViolationTable:
         return pd.DataFrame(columns)
 
 
+@lru_cache(maxsize=4096)
 def normal_reasons(printed: str) -> tuple[str, ...]:
     """Current labels of a printed fail_reason, in SGLang's order; a label that no release had is kept as it is."""
     parts = printed.replace(",", "+").split("+")

@@ -34,6 +34,16 @@ _NAMED_NUMBER = re.compile(r"\b(slots?|step|steps)((?: \d[\d\u202f]*(?:,| and| t
 _KEPT = "inspect_kept"
 
 
+def every_row(found: Loaded) -> None:
+    """All violations that the filters keep, loaded as they are scrolled to."""
+    if found.inspected.cross.count and st.toggle("Show every row as a table", key="inspect_every_row"):
+        rows = _rows(found)
+        st.dataframe(
+            rows.drop(columns=["place", "half", "group"]), hide_index=True, height=420, lazy=True, alt="Every violation, in order."
+        )
+        style.caption(f"{format_count(len(rows))} rows.")
+
+
 def draw(found: Loaded) -> None:
     """Downloads of what is shown, and of the whole inspection."""
     log, diagnosis = found.inspected.log, found.inspected.diagnosis

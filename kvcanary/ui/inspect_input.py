@@ -224,8 +224,10 @@ def _reading_panel() -> None:
     if st.session_state[_READING] is None:
         st.rerun()
     read = f"{format_bytes(reading.done_bytes)} of {format_bytes(reading.total_bytes)}, {format_fraction(reading.share)}"
-    stage = "Diagnosing" if reading.share == 1 else f"Reading {markdown_text(reading.label)}: {read}"
-    st.progress(reading.share, text=stage)
+    if reading.share == 1:
+        st.progress(1.0, text="Read to the end; looking for causes")
+        return
+    st.progress(reading.share, text=f"Reading {markdown_text(reading.label)}: {read}")
     st.button("Stop", key="inspect_stop", on_click=reading.stop, help="Shows what was read until then.", icon=":material/stop:")
 
 

@@ -22,7 +22,7 @@ _CONFIG = {"displayModeBar": False}
 _TOGETHER, _EACH = "all ranks together", "one map per rank"
 _SMALL_COLUMNS, _SMALL_ROWS = 96, 40
 _MAPS = 16
-_LAZY_FROM = 500
+_TABLE_LIMIT = 500
 _TYPED, _PROBLEM = "inspect_typed", "inspect_slot_problem"
 
 
@@ -116,16 +116,20 @@ def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int)
 def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
     pools = inspected.cross.facets["pool"]
     slots, counts = inspected.cross.slot_rows(kept & (pools.codes == pools.labels.index(pool.name)))
-    order = np.argsort(-counts, kind="stable")
+    # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
+    order = np.argsort(-counts, kind="stable")[:_TABLE_LIMIT]
     table = pd.DataFrame({"slot": slots[order], "rows": counts[order]})
     if inspected.page_size and inspected.page_size > 1:
         table["page"], table["in page"] = table["slot"] // inspected.page_size, table["slot"] % inspected.page_size
     st.dataframe(
-        table, key="inspect_slots", hide_index=True, height=min(330, 40 + 36 * len(table)), lazy=len(table) > _LAZY_FROM,
+        table, key="inspect_slots", hide_index=True, height=min(330, 40 + 36 * len(table)),
         on_select=lambda: take_row("inspect_slots", table["slot"].tolist()), selection_mode="single-row",
         alt="Reported slots; select a row to open its card.",
     )  # fmt: skip
-    style.caption(f"{format_count(len(table))} reported slots, most rows first. Select a row to open its card.")
+    which = f"The {format_count(len(table))} slots with the most rows of {format_count(len(slots))}" if len(slots) > len(table) else (
+        f"{format_count(len(slots))} reported slot{'' if len(slots) == 1 else 's'}, most rows first"
+    )  # fmt: skip
+    style.caption(f"{which}. Select a row to open its card.")
 
 
 def window(found: Loaded, slot: int) -> None:

@@ -75,19 +75,22 @@ def incidents(found: Loaded) -> None:
     )
     left = inspected.cross.counts("incident", {**address.filters(), "incident": ()})
     listed = [incident for incident, rows in zip(inspected.diagnosis.incidents, left.tolist(), strict=True) if rows]
-    table = _incident_table(inspected, [incident.number for incident in listed])
+    shown = listed[:TABLE_LIMIT]
+    table = _incident_table(inspected, [incident.number for incident in shown])
     if table.empty:
         style.caption("No incident has rows under these filters.")
         return
-    first = [(incident.causes or incident.findings)[0].slot for incident in listed]
+    first = [(incident.causes or incident.findings)[0].slot for incident in shown]
     st.dataframe(
-        table, key="inspect_incidents", hide_index=True, on_select=lambda: take_row("inspect_incidents", first), lazy=len(table) > TABLE_LIMIT,
+        table, key="inspect_incidents", hide_index=True, on_select=lambda: take_row("inspect_incidents", first),
         selection_mode="single-row", height=min(300, 40 + 36 * len(table)), alt="Incidents; select a row to open the card of its first slot.",
     )  # fmt: skip
-    hidden = len(left) - len(listed)
-    style.caption(
-        "Select a row to open its first slot." + (f" {format_count(hidden)} incidents have no row under these filters." if hidden else "")
-    )
+    words = ["Select a row to open its first slot."]
+    if len(listed) > len(shown):
+        words.append(f"The first {format_count(len(shown))} of {format_count(len(listed))}.")
+    if hidden := len(left) - len(listed):
+        words.append(f"{format_count(hidden)} incidents have no row under these filters.")
+    style.caption(" ".join(words))
 
 
 def _incident_table(inspected: Inspected, numbers: list[int]) -> pd.DataFrame:

@@ -126,6 +126,15 @@ def test_one_map_per_rank_and_one_rank_alone() -> None:
     assert "1 of 10 slots reported" in captions(app)
 
 
+def test_many_slots_and_every_row_as_a_table() -> None:
+    app = paste(open_page(), "".join(f"{prefix()}{Row(slot=slot).line()}\n" for slot in range(1, 700)))
+    assert not app.exception
+    assert "The 500 slots with the most rows of 699" in captions(app)
+    app.toggle(key="inspect_every_row").set_value(True).run()
+    assert not app.exception
+    assert "699 rows." in captions(app)
+
+
 def test_pages_are_named_when_the_log_tells_their_size() -> None:
     args = f"{prefix()}server_args=ServerArgs(model_path='m', page_size=16)\n"
     app = paste(open_page(), args + f"{prefix()}{Row(slot=71).message()}\n")
