@@ -242,7 +242,7 @@ def describe(row: Row) -> str:
     return f"{row.op.replace('_', ' ')} of {row.workload} batch {row.batch} at {row.ratio:.2f} ({interval})"
 
 
-def level_sentence(comparison: Comparison) -> str:
+def level_sentence() -> str:
     """How the intervals are to be read."""
     return (
         f"Ratios of rates: above 1 the second is faster. All intervals together hold with {format_fraction(1 - FALSE_ALARMS)}. Repeats of one run "

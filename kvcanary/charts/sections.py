@@ -34,14 +34,14 @@ VERDICT_KINDS: Mapping[Verdict, Kind] = {
 def run_sections(store: Store, run_id: str) -> list[Section]:
     """Everything about one run, whatever of it there is; StoreError when there is no such run. A part that cannot be read says why."""
     record = store.record(run_id)
-    parts = [_outcome(store, record), _settings(record)]
+    parts: list[Section | None] = []
     if record.kind == "campaign":
         parts += _read(_campaign, store, record)
     elif record.kind in ("plan", "inspection"):
         parts += _read(_result, store, record)
     else:
         parts += [*_read(_points, store, record), *_read(_map, store, record)]
-    parts += [_gate(record), _coverage(record), _machine(record)]
+    parts += [_outcome(store, record), _settings(record), _gate(record), _coverage(record), _machine(record)]
     return [part for part in parts if part is not None]
 
 
@@ -298,13 +298,20 @@ def _ratios(name: str, found: Comparison, limit: float | None) -> Section:
     if not found.rows:
         return Section(heading=heading, sentence=found.sentence)
     shown = compare_charts.most_telling(found.rows)
-    picture = Picture(draw=lambda theme: compare_charts.ratios(shown, theme, limit), alt=found.sentence)
+    picture = Picture(draw=lambda theme: compare_charts.ratios(shown, theme, limit), alt=_ratio_words(shown, len(found.rows)))
     table = Table(
         head=("operation", "prefix", "before", "after", "ratio of rates", "interval", "outcome"),
         rows=[_ratio_cells(row) for row in (*found.rows, *found.bounds)],
         numeric=(1, 2, 3, 4, 5),
     )
-    return Section(heading=heading, sentence=level_sentence(found), pictures=(picture,), tables=(table,))
+    return Section(heading=heading, sentence=f"{found.sentence} {level_sentence()}", pictures=(picture,), tables=(table,))
+
+
+def _ratio_words(shown: Sequence[Row], count: int) -> str:
+    """The ratio chart in words: its extremes."""
+    least, most = min(shown, key=lambda row: row.ratio), max(shown, key=lambda row: row.ratio)
+    cut = f" The {len(shown)} most telling of {count} are drawn." if len(shown) < count else ""
+    return f"Ratios from {least.ratio:.2f} ({compare_charts.row_name(least)}) to {most.ratio:.2f} ({compare_charts.row_name(most)}).{cut}"
 
 
 def _ratio_cells(row: Row) -> tuple[str, ...]:

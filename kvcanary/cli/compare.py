@@ -125,7 +125,7 @@ def _print(sides: Sequence[Sequence[RunRecord]], found: Sequence[Comparison], ju
     for side, one in zip(sides[1:], found, strict=True):
         console.print(f"{side[0].id}: {one.sentence}" if len(found) > 1 else one.sentence)
         _table(console, one)
-    console.print(level_sentence(found[0]))
+    console.print(level_sentence())
 
 
 def _table(console: Console, found: Comparison) -> None:

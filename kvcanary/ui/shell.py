@@ -23,6 +23,7 @@ def navigation() -> StreamlitPage:
             st.Page("pages/benchmark.py", title="Benchmark"),
             st.Page("pages/fault_lab.py", title="Fault lab", url_path="fault_lab"),
             st.Page("pages/inspect_log.py", title="Inspect"),
+            st.Page("pages/runs.py", title="Runs"),
         ]
     )
 

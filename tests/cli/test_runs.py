@@ -78,7 +78,7 @@ def test_show_prints_every_section_and_ends_with_the_verdict(tmp_path: Path) -> 
     assert result.exit_code == 1
     lines = result.output.splitlines()
     assert lines[0] == "Fail: [bold]one[/] slot.\\x1b[31m"
-    headings = ["Outcome", "Settings", "Throughput", "Slot map", "Coverage", "Machine and versions"]
+    headings = ["Throughput", "Slot map", "Outcome", "Settings", "Coverage", "Machine and versions"]
     assert [line for line in lines if line in headings] == headings
 
 
