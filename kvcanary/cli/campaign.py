@@ -2,60 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from kvcanary.cli.exit_codes import FAIL, PARTIAL, PASS
+from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
+from kvcanary.cli.follow import follow_job
 from kvcanary.cli.options import fail, wide_console, write_document
-from kvcanary.errors import KvCanaryError
-from kvcanary.kernels.backends import choose_backend
-from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, run_campaign, summarise
-from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of
-from kvcanary.lab.frontier import ConfigCost, config_costs, sentence
+from kvcanary.errors import ConfigError, KvCanaryError
+from kvcanary.escape import terminal_text
+from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
+from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of, read_runs
+from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, sample_trace
+from kvcanary.lab.frontier import ConfigCost, config_costs
+from kvcanary.lab.jobs import JobManager
+from kvcanary.lab.records import RunRecord
+from kvcanary.store.home import data_folder
 from kvcanary.units import format_count, format_fraction, format_seconds
 
 
 def command(
     faults: Annotated[str, typer.Option(help="quick, all, or kind.variant separated by commas; an unknown kind lists them.")] = "quick",
-    configs: Annotated[str, typer.Option(help=f"all, or names separated by semicolons: {'; '.join(DEFAULT_CONFIGS)}.")] = "all",
+    configs: Annotated[
+        str,
+        typer.Option(
+            help=f"default (six), all (with one column per strict check), or names separated by semicolons: {'; '.join(CONFIGS)}."
+        ),
+    ] = "default",
     seeds: Annotated[int, typer.Option(help="Runs per cell; seeds 0, 1, 2 and so on.")] = 3,
+    workload: Annotated[str, typer.Option(help=f"What is served: {', '.join(LOAD_WORDS)}.")] = SMALL,
+    trace: Annotated[
+        Path | None, typer.Option(help="Serve requests of a trace instead: Mooncake JSONL, Azure CSV or BurstGPT CSV; - is standard input.")
+    ] = None,
+    first: Annotated[int, typer.Option(help="With --trace: the first request to take, from 1 on.")] = 1,
+    speed: Annotated[float, typer.Option(help="With --trace: how many times as fast the requests arrive.")] = 1.0,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Run what an earlier campaign left over, with its choices.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
     json_target: Annotated[
         str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
     ] = None,
 ) -> None:
-    """Serve a small workload with one fault per run, and count what each canary configuration reports.
+    """Serve a workload with one fault per run, and count what each canary configuration reports.
 
-    Ctrl-C stops it and shows what has run. Progress goes to standard error.
+    Runs are stored as they finish, so Ctrl-C keeps them; once more ends it at once. --resume goes on. Progress goes to standard error.
 
-    Exit code 0: no false report · 1: a report without a fault, or of a fault out of reach · 2: bad input · 3: stopped early.
+    Exit code 0: as the catalogue says · 1: a report that nothing explains · 2: bad input · 3: stopped early · 4: nothing ran.
 
     Examples:
 
       kvcanary campaign
 
       kvcanary campaign --faults payload_bytes.bit_flip,payload_bytes.v_row --configs "partial;strict" --seeds 10 --json -
+
+      kvcanary campaign --trace requests.jsonl --faults all
+
+      kvcanary campaign --resume 20260131-235959-campaign
     """
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    root = data_folder(os.environ, home)
     try:
-        plan = plan_of(CampaignSpec(faults=_faults(faults), configs=_configs(configs), seeds=seeds))
-        runs = _run(plan)
+        if resume is not None:
+            spec = _resumed(root, resume)
+        else:
+            sample = _trace(trace, first, speed, errors)
+            spec = CampaignSpec(faults=_faults(faults), configs=_configs(configs), seeds=seeds, workload=workload, trace=sample)
+        record, runs = _run(root, spec, errors)
     except KvCanaryError as error:
         fail(str(error))
+    plan = plan_of(spec)
     cells, costs = summarise(plan, runs), config_costs(plan, runs)
-    text = sentence(plan, costs, cells)
     if json_target is not None:
-        document = {"schema": "kvcanary.campaign", "version": 1, "sentence": text, "runs": len(runs), "planned": len(plan.run_keys())}
-        document |= {"cells": [asdict(cell) for cell in cells], "configurations": [{**asdict(row), "rate": row.rate} for row in costs]}
-        write_document(document, json_target)
+        write_document(_document(record, plan, runs, cells, costs), json_target)
     else:
-        _print(text, cells, costs)
-    if any(cell.false_reports or cell.unexpected for cell in cells):
-        raise typer.Exit(FAIL)
-    raise typer.Exit(PASS if len(runs) == len(plan.run_keys()) else PARTIAL)
+        _print(record, cells, costs, missing=len(plan.run_keys()) - len(runs))
+    raise typer.Exit(VERDICT_EXIT_CODES[record.verdict.value])
 
 
 def _faults(text: str) -> list[str]:
@@ -64,24 +89,70 @@ def _faults(text: str) -> list[str]:
 
 
 def _configs(text: str) -> list[str]:
-    return list(DEFAULT_CONFIGS) if text == "all" else [part.strip() for part in text.split(";") if part.strip()]
+    named = {"default": DEFAULT_CONFIGS, "all": CONFIGS}.get(text)
+    return list(named) if named else [part.strip() for part in text.split(";") if part.strip()]
 
 
-def _run(plan: CampaignPlan) -> list[CampaignRun]:
-    """All runs, or those until an interrupt."""
-    runs: list[CampaignRun] = []
-    stream = run_campaign(plan, choose_backend("auto", "cpu")[0])
+def _trace(path: Path | None, first: int, speed: float, errors: Console) -> dict[str, Any] | None:
+    """The sample of a trace; rows that cannot be read are named with their line."""
+    if path is None:
+        return None
     try:
-        # extend keeps what it has taken when an interrupt ends it.
-        runs.extend(track(stream, "campaign", len(plan.run_keys()), console=Console(stderr=True), transient=True))
-    except KeyboardInterrupt:
-        typer.echo("stopped; what has run is shown", err=True)
-    return runs
+        with open(0 if str(path) == "-" else path, encoding="utf-8", errors="replace", closefd=str(path) != "-") as lines:
+            sample, problems = sample_trace(lines, path.name, first=first, speed=speed)
+    except OSError as error:
+        raise ConfigError(f"--trace {path} cannot be read: {error.strerror}") from error
+    for problem in problems:
+        errors.print(f"left out: {terminal_text(str(problem))}")
+    scaled = f", lengths and times divided by {sample.scale}" if sample.scale > 1 else ""
+    errors.print(f"{format_count(len(sample.rows))} requests of a {sample.kind} trace{scaled}")
+    return sample.to_dict()
 
 
-def _print(text: str, cells: list[CellSummary], costs: list[ConfigCost]) -> None:
+def _resumed(root: Path, run_id: str) -> CampaignSpec:
+    manager = JobManager(root)
+    try:
+        record = manager.folder(run_id).read_record()
+    finally:
+        manager.close()
+    if record.kind != "campaign":
+        raise ConfigError(f"--resume needs the id of a campaign, got the {record.kind} {run_id}")
+    if record.state.active:
+        raise ConfigError(f"run {run_id} is {record.state}; stop it before it is resumed")
+    return replace(CampaignSpec(**record.spec), continues=run_id)
+
+
+def _run(root: Path, spec: CampaignSpec, errors: Console) -> tuple[RunRecord, list[CampaignRun]]:
+    """Start the job and follow it to its end."""
+    manager = JobManager(root)
+    try:
+        record = follow_job(manager, manager.start(spec), errors)
+        return record, read_runs(manager.folder(record.id).path)
+    finally:
+        manager.close()
+
+
+def _document(
+    record: RunRecord, plan: CampaignPlan, runs: list[CampaignRun], cells: list[CellSummary], costs: list[ConfigCost]
+) -> dict[str, Any]:
+    return {
+        "schema": "kvcanary.campaign",
+        "version": 1,
+        "run": record.id,
+        "verdict": record.verdict.value,
+        "sentence": record.sentence,
+        "runs": len(runs),
+        "planned": len(plan.run_keys()),
+        "cells": [{**asdict(cell), "outcome": cell.outcome} for cell in cells],
+        "configurations": [{**asdict(row), "rate": row.rate} for row in costs],
+    }
+
+
+def _print(record: RunRecord, cells: list[CellSummary], costs: list[ConfigCost], *, missing: int) -> None:
     console = wide_console()
-    console.print(text, markup=False)
+    console.print(record.sentence, markup=False)
+    if record.error:
+        console.print(terminal_text(record.error))
     table = Table(box=None, pad_edge=False)
     table.add_column("fault")
     for row in costs:
@@ -91,10 +162,13 @@ def _print(text: str, cells: list[CellSummary], costs: list[ConfigCost]) -> None
         by_fault.setdefault(f"{cell.kind}.{cell.variant}", []).append(cell.outcome)
     for name, results in by_fault.items():
         table.add_row(name, *results[: len(costs)])
-    console.print(table)
+    if costs:
+        console.print(table)
     for row in costs:
         console.print(
             f"{row.config}: {format_fraction(row.rate)} of {row.injected}, {format_count(round(row.verified_per_step))} entries and "
             f"{format_seconds(row.canary_s_per_step)} per step{', on the frontier' if row.on_frontier else ''}",
             markup=False,
         )
+    resume = f"; to go on: kvcanary campaign --resume {record.id}" if missing else ""
+    console.print(f"run {record.id}{resume}", markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.benchmark import Reporter, StopRequested
 from kvcanary.lab.campaign import CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
 from kvcanary.lab.campaign_load import LOAD_WORDS, LOADS, MEDIUM_POOL, SMALL, TraceSample
+from kvcanary.lab.campaign_tally import UNEXPLAINED
 from kvcanary.lab.frontier import config_costs, sentence
 from kvcanary.lab.lifecycle import RUN_ID
 from kvcanary.lab.records import RunFolder, Verdict
@@ -100,9 +102,14 @@ def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
                     told_s = time.monotonic()
                     reporter.step("campaign", f"run {format_count(len(runs))} of {format_count(reporter.steps)}")
             except StopRequested:
-                _conclude(folder, plan, runs)
+                _write_conclusion(folder, plan, runs)
                 raise
-    _conclude(folder, plan, runs)
+    _write_conclusion(folder, plan, runs)
+
+
+def _write_conclusion(folder: RunFolder, plan: CampaignPlan, runs: Sequence[CampaignRun]) -> None:
+    verdict, text = conclude(plan, runs)
+    folder.update_record(verdict=verdict, sentence=text)
 
 
 def _taken_over(folder: RunFolder, spec: CampaignSpec, plan: CampaignPlan) -> list[CampaignRun]:
@@ -110,8 +117,14 @@ def _taken_over(folder: RunFolder, spec: CampaignSpec, plan: CampaignPlan) -> li
     own = read_runs(folder.path)
     if own or not spec.continues:
         return own
+    source = RunFolder(folder.path.parent / spec.continues)
+    served, here = (CampaignSpec(**source.read_record().spec), spec)
+    if (served.workload, served.trace) != (here.workload, here.trace):
+        raise ConfigError(
+            f"run {spec.continues} served another workload than {here.workload!r}, so its runs cannot be taken over; start anew without it"
+        )
     keys = set(plan.run_keys())
-    earlier = [run for run in read_runs(folder.path.parent / spec.continues) if run.key in keys]
+    earlier = [run for run in read_runs(source.path) if run.key in keys]
     (folder.path / "campaign.jsonl").write_text("".join(json.dumps(_to_dict(run)) + "\n" for run in earlier), encoding="utf-8")
     return earlier
 
@@ -128,17 +141,24 @@ def read_runs(path: Path) -> list[CampaignRun]:
         raise StoreError(f"campaign {path.name} cannot be read: {error}") from error
 
 
-def _conclude(folder: RunFolder, plan: CampaignPlan, runs: Sequence[CampaignRun]) -> None:
+def conclude(plan: CampaignPlan, runs: Sequence[CampaignRun]) -> tuple[Verdict, str]:
+    """The outcome of the runs so far: fail when something was reported that neither the catalogue nor SGLang's semantics explain."""
     cells = summarise(plan, runs)
-    false_reports, unexpected = sum(cell.false_reports for cell in cells), sum(cell.unexpected for cell in cells)
-    whole = len(runs) == len(plan.run_keys())
-    verdict = Verdict.FAIL if false_reports or unexpected else Verdict.PASS if whole else Verdict.PARTIAL
+    causes: Counter[str] = Counter()
+    for cell in cells:
+        causes.update(cell.false_causes)
+    unexpected, missing = sum(cell.unexpected for cell in cells), len(plan.run_keys()) - len(runs)
     text = sentence(plan, config_costs(plan, runs), cells)
-    if false_reports or unexpected:
-        text = f"{false_reports} reports without a fault, {unexpected} of faults that should be out of reach. {text}"
-    if not whole:
-        text = f"Stopped after {len(runs)} of {len(plan.run_keys())} runs. {text}"
-    folder.update_record(verdict=verdict, sentence=text)
+    if causes:
+        named = ", ".join(f"{format_count(count)} {cause}" for cause, count in causes.most_common())
+        text = f"Reported without a fault: {named}. {text}"
+    if unexpected:
+        text = f"{format_count(unexpected)} reports of faults that should be out of reach. {text}"
+    if missing:
+        text = f"Stopped after {format_count(len(runs))} of {format_count(len(plan.run_keys()))} runs. {text}"
+    if unexpected or causes[UNEXPLAINED]:
+        return Verdict.FAIL, text
+    return Verdict.PARTIAL if missing else Verdict.PASS, text
 
 
 def _to_dict(run: CampaignRun) -> dict[str, Any]:

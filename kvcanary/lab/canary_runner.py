@@ -111,7 +111,7 @@ class CanaryRunner:
                 self._backend.verify(launch, state.verify_plan, check_tokens=self.config.verify_token_assert)
                 self._backend.stamp(launch, state.write_plan, inputs)
                 if self.config.has(StrictCheck.DETAILS):
-                    self._note(before, state, buffer, state.verify_plan, entry_rids(forward, state.window))
+                    self._note(before, state, buffer, state.verify_plan, entry_rids(forward.step, state.window))
         return time.perf_counter() - started
 
     def sweep(self, forward: Forward, sweep: Mapping[Group, SweepEntries]) -> float:

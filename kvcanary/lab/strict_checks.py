@@ -12,6 +12,7 @@ from kvcanary.faults.memory import Forward, GroupMemory
 from kvcanary.kernels.types import VerifyPlan, WritePlan
 from kvcanary.layout import RealKvHashMode
 from kvcanary.serving.pool import Int64Array
+from kvcanary.serving.step import Step
 
 Cell = tuple[int, int]
 NOBODY = -1
@@ -87,9 +88,8 @@ def actual_real_hash(memory: GroupMemory, buffer: str, slot: int) -> int:
     return layout.to_signed(layout.combine_sources(layout.fold_bytes(part.tobytes()) for part in parts))
 
 
-def entry_rids(forward: Forward, window: int) -> Int64Array:
+def entry_rids(step: Step, window: int = 0) -> Int64Array:
     """The request of each plan entry, int64 [entries]: requests in batch order, window 0 for the whole prefix."""
-    step = forward.step
     real = step.req_pool_indices != layout.PADDING_ROW
     counts = step.prefix_lens[real]
     return np.repeat(step.rids[real], np.minimum(counts, window) if window else counts)

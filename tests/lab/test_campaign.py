@@ -13,6 +13,7 @@ from kvcanary.kernels.types import Backend
 from kvcanary.lab.campaign import (
     ALL_FAULTS,
     DEFAULT_CONFIGS,
+    STRICT_CONFIGS,
     CampaignPlan,
     CampaignRun,
     CellSummary,
@@ -21,6 +22,7 @@ from kvcanary.lab.campaign import (
     summarise,
     wilson,
 )
+from kvcanary.lab.campaign_tally import RECORDS_LEFT_BEHIND, RING_WAS_FULL
 from kvcanary.layout import RealKvHashMode
 
 FAULTS = (
@@ -139,7 +141,66 @@ def test_alarms_before_the_fault_are_counted_apart(backend: Backend) -> None:
         for one in (replace(plan, configs={"chain": CanaryConfig()}), silent)
     )
     assert loud_cell.false_reports > 0
-    assert silent_cell.false_reports == 0
+    # SGLang's own: the KV that came back is right, its records stayed behind.
+    assert set(loud_cell.false_causes) == {RECORDS_LEFT_BEHIND, RING_WAS_FULL}
+    assert sum(loud_cell.false_causes.values()) == loud_cell.false_reports
+    assert loud_cell.false_causes[RING_WAS_FULL] <= loud_cell.rows_lost
+    assert (silent_cell.false_reports, silent_cell.false_causes) == (0, {})
+
+
+def test_latency_in_tokens_coverage_and_cost(cells: dict[tuple[str, str], CellSummary], runs: list[CampaignRun]) -> None:
+    late, soon = cells["just_written", "partial"], cells["bit_flip", "partial"]
+    assert late.latency_tokens_p50 is not None
+    assert soon.latency_tokens_p50 is not None
+    # One forward more is in the latency of what is reported a step later.
+    assert late.latency_tokens_p50 > soon.latency_tokens_p50 > 0
+    assert soon.slots_flagged_p50 == 1
+    assert soon.requests_flagged_p50 is not None
+    assert soon.requests_flagged_p50 >= 1
+    assert soon.coverage_p50 is not None
+    assert 0.3 < soon.coverage_p50 < 1
+    mine = [run for run in runs if run.key[:3] == ("payload_bytes", "bit_flip", "partial")]
+    assert soon.verified_per_step == sum(run.verified for run in mine) / sum(run.steps for run in mine)
+    assert soon.canary_s_per_step > 0
+
+
+def test_a_sweep_covers_what_only_the_tree_holds(backend: Backend) -> None:
+    key = ("payload_bytes", "bit_flip", "sweep", 0)
+    swept, plain = (
+        run_one(replace(PLAN, configs={"sweep": CanaryConfig(sweep_interval=interval)}), key, backend).coverage for interval in (1, 0)
+    )
+    assert plain is not None
+    # The tokens of the last step are in use and were never verified.
+    assert swept is not None
+    assert plain < swept < 1
+
+
+def test_every_strict_check_has_a_column_that_adds_what_it_says(backend: Backend) -> None:
+    faults = (
+        ("slot_alias", "cell_to_slot_0"),
+        ("slot_alias", "seed_at_slot_0"),
+        ("payload_bytes", "other_layer"),
+        ("payload_bytes", "later_bytes"),
+    )
+    configs = {"partial": DEFAULT_CONFIGS["partial"], **STRICT_CONFIGS}
+    plan = CampaignPlan(faults=faults, configs=configs, seeds=(0, 1))
+    cells = {(cell.variant, cell.config): cell for cell in summarise(plan, run_campaign(plan, backend))}
+    added = {
+        config: {variant for _, variant in faults if (cells[variant, config].rate or 0) > (cells[variant, "partial"].rate or 0)}
+        for config in STRICT_CONFIGS
+    }
+    assert added == {
+        "partial + zero cell": {"cell_to_slot_0"},
+        "partial + zero seed": set(),
+        "partial + more layers": {"other_layer"},
+        "partial + more bytes": {"later_bytes"},
+        "partial + details": set(),
+        "partial + fair ring": set(),
+    }
+    # SGLang sees a seed at slot 0 as an odd position; only the strict rule names it.
+    assert set(cells["seed_at_slot_0", "partial"].reports) == {"HEAD write_position", "TAIL write_position"}
+    assert "STRICT zero_seed" in cells["seed_at_slot_0", "partial + zero seed"].reports
+    assert sum(cell.unexpected for cell in cells.values()) == 0
 
 
 def test_a_run_whose_fault_changed_nothing_is_no_trial(runs: list[CampaignRun]) -> None:
