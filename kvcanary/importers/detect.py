@@ -25,7 +25,6 @@ from kvcanary.units import format_bytes
 
 MAX_BYTES = 64 << 20
 MAX_TEXT_LINE = 1 << 20
-_REDACT_CHARS = 4 << 20
 _LOG_LINE = re.compile(
     r"^.{0,120}?(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\n]{0,60}\]|^\[\d\d:\d\d:\d\d[^\]\n]{0,40}\]|server_args=|"
     r"\b(?:INFO|WARNING|ERROR|DEBUG) +\d\d-\d\d \d\d:\d\d:\d\d|\w*(?:Error|Exception): )|^\s*\[[A-Z][A-Z_]*\d+(?: [A-Z_]+\d+)*\] |"
@@ -107,7 +106,7 @@ def _unrecognised(text: str, name: str) -> str:
         problem = json_documents.problem(stripped)
         if problem:
             return f"{name} begins like JSON but {problem}"
-    shown = " ".join(stripped[:200].split())[:60]
+    shown = " ".join(redact(stripped[:400]).split())[:60]
     return f"{name} holds nothing that is known: no launch command, log line, server_info, config.json or error message; it begins with {shown!r}"
 
 
@@ -205,7 +204,7 @@ def _commands(text: str, name: str) -> list[ImportResult]:
     shell = _without_log_lines(text)
     if not _COMMAND_WORDS.search(shell):
         return []
-    reading = read_commands(redact(shell) if len(shell) <= _REDACT_CHARS else shell)
+    reading = read_commands(redact(shell))
     if not reading.commands and not reading.env:
         return []
     found = fields.FieldSet()

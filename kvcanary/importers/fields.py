@@ -115,8 +115,7 @@ def sglang_arguments(found: FieldSet, arguments: Mapping[str, Any], place: Place
     put("sweep_interval", get("kv_canary_sweep_interval"), "kv_canary_sweep_interval")
     _ranks_and_limits(put, arguments, rank)
     _graphs(put, arguments)
-    draft = get("speculative_num_draft_tokens")
-    _row_width(put, get("context_length"), draft if isinstance(draft, int) else None, "context_length")
+    _row_width(put, get("context_length"), get("speculative_num_draft_tokens"), "context_length")
     overrides = get("json_model_override_args")
     if isinstance(overrides, Mapping):
         _overrides(put, overrides)
@@ -198,9 +197,9 @@ def _graphs(put: Put, arguments: Mapping[str, Any]) -> None:
         put("cuda_graph_backend_prefill", backend, "cuda_graph_backend_prefill")
 
 
-def _row_width(put: Put, context: Any, draft: int | None, argument: str) -> None:
-    if isinstance(context, int) and not isinstance(context, bool):
-        derived = request_row_width(context, draft)
+def _row_width(put: Put, context: Any, draft: Any, argument: str) -> None:
+    if type(context) is int:
+        derived = request_row_width(context, draft if type(draft) is int else None)
         put("max_seq_len_per_req", derived.value, argument, f"{derived.formula}: {derived.rule}")
 
 

@@ -244,6 +244,14 @@ def test_printed_arguments(printed: str, batch: int, prefill: str | None) -> Non
     assert "'y'" not in json.dumps(result.to_dict())
 
 
+def test_a_printed_argument_of_a_wrong_type_is_left_out() -> None:
+    text = log("server_args=ServerArgs(model_path='/m', speculative_num_draft_tokens='x', page_size=8)", rank="")
+    result = read_text(text + log("max_total_num_tokens=80, context_len=512", rank=""))
+    assert (values(result)["page_size"], values(result)["max_seq_len_per_req"]) == (8, 516)
+    assert "speculative_num_draft_tokens" not in result.fields
+    assert any("speculative_num_draft_tokens" in finding.message for finding in result.findings)
+
+
 @pytest.mark.parametrize("end", [40, 90, 120, 200, 260, 300])
 def test_printed_arguments_that_are_cut_keep_what_is_whole(end: int) -> None:
     whole = read_text(log(NESTED, rank="")).observed["server_args"]
