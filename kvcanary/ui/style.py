@@ -21,6 +21,7 @@ _COLORS = {
         "pass": "#1b6b3a",
         "ink": "#1d2430",
         "rule": "#d5d9e0",
+        "on-primary": "#ffffff",
     },
     "dark": {
         "error": "#ff9270",
@@ -30,6 +31,7 @@ _COLORS = {
         "pass": "#7fd6a0",
         "ink": "#e6e9ee",
         "rule": "#3a414d",
+        "on-primary": "#10141a",
     },
 }
 
