@@ -66,7 +66,7 @@ class JobManager:
         self.poll()
         self._watcher.start()
 
-    def start(self, spec: BenchmarkSpec | CampaignSpec, *, owner: str = "") -> str:
+    def start(self, spec: BenchmarkSpec | CampaignSpec, *, owner: str = "", sweep: str = "") -> str:
         """Queue a run and return its id; ConfigError when the spec cannot run, JobError when the disk is full, before anything is started."""
         if isinstance(spec, BenchmarkSpec):
             plan_benchmark(spec)
@@ -80,7 +80,9 @@ class JobManager:
         with self._lock:
             folder = lifecycle.new_folder(self._runs, kind)
             lifecycle.enlist(folder)
-            record = RunRecord(id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time(), owner=owner)
+            record = RunRecord(
+                id=folder.path.name, kind=kind, state=RunState.QUEUED, spec=asdict(spec), created_s=time.time(), owner=owner, sweep=sweep
+            )  # fmt: skip
             try:
                 folder.write_record(record)
             except OSError as error:

@@ -184,7 +184,7 @@ class GateCheck:
 class RunRecord:
     """Everything about a run but its points and arrays. Times are seconds since the epoch; empty dicts mean not known yet.
 
-    host, pid and pid_started_s name its worker.
+    host, pid and pid_started_s name its worker. sweep: 'name/point' of the sweep that it is a point of, else empty.
     """
 
     id: str
@@ -211,6 +211,7 @@ class RunRecord:
     pid: int | None = None
     pid_started_s: float | None = None
     owner: str = ""
+    sweep: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """The JSON document with its schema name and version first."""
