@@ -125,6 +125,9 @@ class _Start:
     capacity: int | None = None
     install: Values = field(default_factory=dict)
     runners: int = 0
+    # Target and draft runner print a stats line each for the same step: the k-th line of a step is the k-th runner's.
+    by_runner: list[tuple[int, int, int]] = field(default_factory=list)
+    stats_place: int = 0
 
     @property
     def active(self) -> bool:
@@ -196,11 +199,17 @@ class StreamState:
     def on_stats(self, step: int, protected: int, passes: int, violations: int, active: tuple[int, int] | None) -> None:
         """A stats line."""
         now = self.now
-        now.counter = max(now.counter or 0, violations)
+        now.stats_place = now.stats_place + 1 if step == now.stats_step and now.stats_place + 1 < now.runners else 0
+        if now.stats_place == len(now.by_runner):
+            now.by_runner.append((0, 0, 0))
+        known = now.by_runner[now.stats_place]
+        now.by_runner[now.stats_place] = (max(known[0], violations), max(known[1], protected), max(known[2], passes))
+        counted, checked, swept = (sum(values) for values in zip(*now.by_runner, strict=True))
+        now.counter = max(now.counter or 0, counted)
         now.stats_step = max(now.stats_step or 0, step)
         now.last_step = max(now.last_step or 0, step)
-        now.protected = max(now.protected or 0, protected)
-        now.passes = max(now.passes or 0, passes)
+        now.protected = max(now.protected or 0, checked)
+        now.passes = max(now.passes or 0, swept)
         self.tags_active = active or self.tags_active
 
     def on_sweep(self, passes: int, last_step: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvcanary.analysis.canary_log import CanaryLog, StreamReport
 from kvcanary.analysis.causes import CAUSE_TEXTS, Cause, CauseText
 from kvcanary.analysis.coverage import Coverage, coverage_of
+from kvcanary.analysis.evidence import burst_evidence, nearby_notes, shape_evidence
 from kvcanary.analysis.incidents import MAX_ROWS, Incident, find_incidents, replica_of
 from kvcanary.analysis.marks import Confidence, Context, Marks, Suspicion
 from kvcanary.analysis.suspicion import suspect
@@ -55,7 +56,7 @@ def diagnose(log: CanaryLog) -> Diagnosis:
     suspicions = {
         incident.number: suspect(Marks(incident, violations, contexts.get(incident.replica[:2], Context()))) for incident in incidents
     }
-    causes = _causes(log, incidents, suspicions)
+    causes = _causes(log, incidents, suspicions, contexts)
     return Diagnosis(
         verdict=coverage.verdict,
         sentence=_sentence(log, coverage, incidents, causes),
@@ -115,23 +116,26 @@ def _context(facts: Mapping[str, object], ranks: tuple[str, ...]) -> Context:
     )
 
 
-def _causes(log: CanaryLog, incidents: list[Incident], suspicions: Mapping[int, Suspicion]) -> tuple[DiagnosedCause, ...]:
+def _causes(
+    log: CanaryLog, incidents: list[Incident], suspicions: Mapping[int, Suspicion], contexts: Mapping[tuple[str, str], Context]
+) -> tuple[DiagnosedCause, ...]:
     by_cause: dict[Cause, list[Incident]] = {}
     for incident in incidents:
         by_cause.setdefault(suspicions[incident.number].cause, []).append(incident)
-    causes = [_merged(cause, members, suspicions, log) for cause, members in by_cause.items()]
+    causes = [_merged(cause, members, suspicions, contexts, log) for cause, members in by_cause.items()]
     if health := [report for report in log.streams if report.health_error]:
         causes.append(_health(health))
     # Sure before likely before possible; then the one that explains more slots; then the earlier.
     return tuple(sorted(causes, key=lambda cause: (-cause.confidence, -cause.slots, cause.incidents)))
 
 
-def _merged(cause: Cause, members: list[Incident], suspicions: Mapping[int, Suspicion], log: CanaryLog) -> DiagnosedCause:
+def _merged(
+    cause: Cause, members: list[Incident], suspicions: Mapping[int, Suspicion], contexts: Mapping[tuple[str, str], Context], log: CanaryLog
+) -> DiagnosedCause:
     clearest = max(members, key=lambda incident: (suspicions[incident.number].confidence, -incident.number))
     suspicion = suspicions[clearest.number]
-    evidence = [*suspicion.evidence, *_rank_evidence(clearest, log), *_shape_evidence(clearest)]
-    if len(members) > 1:
-        evidence.append(f"{len(members)} incidents have these marks.")
+    page_size = contexts.get(clearest.replica[:2], Context()).page_size
+    evidence = [*suspicion.evidence, *_rank_evidence(clearest, log), *shape_evidence(clearest, page_size), *burst_evidence(members)]
     return DiagnosedCause(
         cause=cause,
         confidence=suspicion.confidence,
@@ -158,20 +162,6 @@ def _rank_evidence(incident: Incident, log: CanaryLog) -> list[str]:
     if all(len(finding.ranks) == 1 for finding in incident.causes):
         return [f"{len(seen)} of {len(peers)} ranks report slots of their own, and none is shared."]
     return [f"{len(seen)} of {len(peers)} ranks report it: {', '.join(seen)}."]
-
-
-def _shape_evidence(incident: Incident) -> list[str]:
-    pattern, evidence = incident.pattern, []
-    if pattern.stride and pattern.stride > 1:
-        power = pattern.stride & (pattern.stride - 1) == 0
-        evidence.append(
-            f"The {len(pattern.slots)} slots stand {pattern.stride} apart" + (", a power of two: index arithmetic." if power else ".")
-        )
-    if incident.first_step is not None and incident.last_step is not None and incident.last_step > incident.first_step + 1:
-        evidence.append(f"It is reported from step {incident.first_step} to step {incident.last_step}.")
-    if incident.running_reqs is not None:
-        evidence.append(f"The last batch line before it had {incident.running_reqs} running requests.")
-    return evidence
 
 
 def _health(reports: list[StreamReport]) -> DiagnosedCause:
@@ -232,9 +222,9 @@ def _notes(log: CanaryLog, incidents: list[Incident]) -> tuple[str, ...]:
         )
     if len(log.violations) > MAX_ROWS:
         notes.append(f"Causes come from the first {format_count(MAX_ROWS)} of {format_count(len(log.violations))} rows.")
-    errors = log.events_of("error", "sigquit")
-    if errors and len(log.violations):
-        notes.append(f"Another error stands near: {errors[0].text[:160]}")
+    notes += nearby_notes(log)
     if any(report.runners > 1 for report in log.streams):
-        notes.append("Target and draft runner print under the same rank; their counters cannot be told apart, so totals are lower bounds.")
+        notes.append(
+            "Target and draft runner print under the same rank. Their stats lines are added up; which of them a record is from cannot be told."
+        )
     return tuple(notes)

@@ -14,6 +14,8 @@ from kvcanary.analysis.marks import Confidence, Marks, Suspicion
 from kvcanary.analysis.violations import Violation
 
 _NOISE_SLOTS = 50
+# Two unrelated 64-bit hashes differ in fewer bits once in 25 000 times.
+_AVALANCHE_BITS = 17
 
 
 def suspect(marks: Marks) -> Suspicion:
@@ -226,6 +228,8 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
         f"{_slots([finding.slot for finding in marks.causes])} hold{'' if len(marks.causes) > 1 else 's'} a whole record of other content"
     ]
     evidence[0] += f" (slot {first.slot}: token {first.records[0][1]} at position {first.records[0][2]})." if first.records else "."
+    if (bits := _differing_bits(marks)) is not None:
+        evidence.append(f"Stored and expected hash differ in {bits} of 64 bits, as unrelated hashes do: other history, no flipped bit.")
     if both:
         evidence.append("HEAD and TAIL report it alike, so the record is wrong for this request and not one buffer.")
     if marks.incident.echoes:
@@ -266,6 +270,15 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
         evidence=tuple(evidence),
         others=(Cause.STALE_RECORD,) if marks.context.host_tier else (),
     )
+
+
+def _differing_bits(marks: Marks) -> int | None:
+    """Bits by which the first chain mismatch differs, where they are as many as two unrelated hashes have."""
+    for row in marks.rows:
+        if row.bits & CHAIN and row.stored_chain_hash is not None and row.expected_aux is not None:
+            bits = (row.stored_chain_hash ^ row.expected_aux).bit_count()
+            return bits if bits >= _AVALANCHE_BITS else None
+    return None
 
 
 def _bytes(marks: Marks) -> Suspicion | None:
