@@ -16,7 +16,7 @@ from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.memory import BUFFERS, STRIPS, Group, Strip
 from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.lab.replay import Entries, PoolView, Replay, ReplayFrame
-from kvcanary.layout import LaunchTag, RealKvHashMode, SlotStatus
+from kvcanary.layout import LaunchTag, SlotStatus
 from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, OWNER_PADDING
 from kvcanary.serving.kv_bytes import kv_rows
 
@@ -74,12 +74,12 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class ByteRow:
-    """KV bytes of one strip; hashed: how many leading bytes a hash of this configuration covers."""
+    """KV bytes of one strip; hashed: the places of the bytes that a hash of this configuration covers."""
 
     name: str
     stored: bytes
     belongs: bytes
-    hashed: int
+    hashed: frozenset[int]
 
     @property
     def differing(self) -> tuple[int, ...]:
@@ -117,14 +117,16 @@ def buffers_of(config: CanaryConfig) -> tuple[str, ...]:
     return tuple(f"{half}_{phase}" for half in halves for phase in ("head", "tail"))
 
 
-def slot_rows(frame: ReplayFrame, group: Group, slot: int) -> list[list[int]]:
-    """This step's ring rows about a slot of a group."""
-    return [row for row in frame.rows.tolist() if row[1] == slot and LaunchTag(row[0]).name.endswith(f"_{group.name}")]
+def slot_rows(pool: PoolView, slot: int) -> list[list[int]]:
+    """This step's ring rows about a slot."""
+    rows: list[list[int]] = pool.rows[pool.rows[:, 1] == slot].tolist()
+    return rows
 
 
 def replay_card(played: Replay, frame: ReplayFrame, group: Group, slot: int, buffer: str | None = None) -> ReplayCard:
     """The card of a slot. buffer: which record; by default the one that was reported, else that of TAIL."""
-    pool, rows = frame.pools[group], slot_rows(frame, group, slot)
+    pool = frame.pools[group]
+    rows = slot_rows(pool, slot)
     buffer = buffer or (_buffer_of(rows[0][0]) if rows else "k_tail")
     rids = played.record.rids if played.record else ()
     entries, index = _entry(pool, slot, rids)
@@ -218,13 +220,13 @@ def _fields(
             token if config.verify_token_assert and token != layout.NO_EXPECTED_TOKEN else None,
             int(entries.positions[index]),
             None if before == layout.PADDING_SLOT else layout.to_signed(_hash_after(pool, buffer, before)),
-            _real_hash(pool, config, buffer, {strip: rows[slot].tobytes() for strip, rows in pool.kv.items()}),
+            _real_hash(pool, buffer, {strip: rows[slot].tobytes() for strip, rows in pool.kv.items()}),
         ]
     belongs: list[int | None] = [None] * 4
     if holds:
         token, position = int(pool.truth.tokens[slot]), int(pool.truth.positions[slot])
         right = {strip: kv_rows(np.array([token]), np.array([position]), at, len(pool.kv[strip][0]))[0] for at, strip in enumerate(STRIPS)}
-        real = _real_hash(pool, config, buffer, {strip: row.tobytes() for strip, row in right.items()})
+        real = _real_hash(pool, buffer, {strip: row.tobytes() for strip, row in right.items()})
         belongs = [token, position, layout.to_signed(int(pool.truth.prev_hashes[slot])), real]
     return tuple(FieldView(*row) for row in zip(layout.SLOT_FIELDS, stored, expected, belongs, strict=True))
 
@@ -236,23 +238,25 @@ def _hash_after(pool: PoolView, buffer: str, slot: int) -> int:
     return layout.mix3(layout.to_unsigned(prev_hash), token, position)
 
 
-def _real_hash(pool: PoolView, config: CanaryConfig, buffer: str, rows: dict[Strip, bytes]) -> int | None:
-    strips = pool.hashed.get(buffer, ())
-    if config.real_data is RealKvHashMode.NONE or not strips:
+def _real_hash(pool: PoolView, buffer: str, rows: dict[Strip, bytes]) -> int | None:
+    parts = pool.hashed.get(buffer, ())
+    if not pool.read_bytes or not parts:
         return None
-    length = layout.PARTIAL_BYTES if config.real_data is RealKvHashMode.PARTIAL else len(rows[strips[0]])
-    return layout.to_signed(layout.combine_sources(layout.fold_bytes(rows[strip][:length]) for strip in strips))
+    folded = (layout.fold_bytes(rows[strip][start : start + pool.read_bytes]) for strip, start in parts)
+    return layout.to_signed(layout.combine_sources(folded))
 
 
 def _byte_rows(pool: PoolView, config: CanaryConfig, slot: int) -> tuple[ByteRow, ...]:
-    covered = {strip for buffer in buffers_of(config) for strip in pool.hashed.get(buffer, ())}
+    covered: dict[Strip, set[int]] = {strip: set() for strip in STRIPS}
+    for buffer in buffers_of(config):
+        for strip, start in pool.hashed.get(buffer, ()):
+            covered[strip].update(range(start, min(start + pool.read_bytes, len(pool.kv[strip][slot]))))
     token, position = pool.truth.tokens[[slot]], pool.truth.positions[[slot]]
     rows = []
     for at, strip in enumerate(STRIPS):
         stored = pool.kv[strip][slot].tobytes()
-        length = {RealKvHashMode.NONE: 0, RealKvHashMode.PARTIAL: layout.PARTIAL_BYTES, RealKvHashMode.ALL: len(stored)}[config.real_data]
         belongs = kv_rows(token, position, at, len(stored))[0].tobytes()
-        rows.append(ByteRow(STRIP_NAMES[strip], stored, belongs, length if strip in covered else 0))
+        rows.append(ByteRow(STRIP_NAMES[strip], stored, belongs, frozenset(covered[strip])))
     return tuple(rows)
 
 
@@ -260,7 +264,8 @@ def _sentences(
     played: Replay, frame: ReplayFrame, group: Group, slot: int, fields: tuple[FieldView, ...], entries: Entries, index: int | None
 ) -> list[str]:
     """What happened here, the damage before its report."""
-    pool, rows = frame.pools[group], slot_rows(frame, group, slot)
+    pool = frame.pools[group]
+    rows = slot_rows(pool, slot)
     injected = bool((pool.injected == slot).any())
     said = []
     if injected:

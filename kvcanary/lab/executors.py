@@ -69,10 +69,10 @@ class CanaryExecutor:
             self._runners.append(CanaryRunner(options, config, backend, (Group.DRAFT,)))
         self.ring = self._target.ring
         self.fair_ring = FairRing(config.ring_capacity) if config.has(StrictCheck.FAIR_RING) else None
-        self.memories = {state.group: state.memory for state in self._target.groups}
+        states = [state for runner in self._runners for state in runner.groups]
+        self.memories = {state.group: state.memory for state in states}
         # What the last step verified, for who replays it.
-        self.verify_plans = {state.group: state.verify_plan for state in self._target.groups}
-        self._all_memories = {state.group: state.memory for runner in self._runners for state in runner.groups}
+        self.verify_plans = {state.group: state.verify_plan for state in states}
 
     def run(self, step: Step, ops: Sequence[FaultOp] = (), sweep: Mapping[Group, SweepEntries] | None = None) -> StepReport:
         """One forward: ops of this step at their hooks, sweep entries (of the group's pool, full index space) where one is due."""
@@ -87,7 +87,7 @@ class CanaryExecutor:
             def damage(hook: Hook) -> None:
                 for index, op in now.items():
                     if op.hook is hook and (op.group is Group.DRAFT) == (runner is not self._target):
-                        changed[index] += apply(op, forward, self._all_memories)
+                        changed[index] += apply(op, forward, self.memories)
 
             damage(Hook.BEFORE_PLAN)
             seconds = runner.plan(forward)

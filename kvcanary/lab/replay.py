@@ -17,10 +17,11 @@ from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.kernels.types import Backend, VerifyPlan
 from kvcanary.lab.campaign import CampaignPlan, RunKey, requests_of, serving_options, sweep_due
 from kvcanary.lab.executors import CanaryExecutor, StepReport
+from kvcanary.lab.strict_checks import ViolationDetail
 from kvcanary.lab.truth import Truth
 from kvcanary.lab.violation_text import violation_line as violation_line
 from kvcanary.lab.violation_text import violation_text
-from kvcanary.layout import LaunchTag, SlotStatus
+from kvcanary.layout import LaunchTag, RealKvHashMode, SlotStatus
 from kvcanary.serving.engine import OWNER_FREE, OWNER_PADDING, ServingEngine
 from kvcanary.serving.kv_bytes import UInt8Array
 from kvcanary.serving.pool import EMPTY, Int64Array
@@ -55,8 +56,9 @@ class PoolView:
 
     status: uint8 [num_slots], layout.SlotStatus. owners: int64 [num_slots] as ServingEngine.owners. injected, reported: slots that are
     damaged on purpose or read through a damaged cell, and slots of this step's reports, int64 [m]. records: int64 [num_slots, 4] per
-    canary buffer. kv: uint8 [num_slots, row_bytes] per strip; hashed: the strips that a buffer's real-KV hash covers. entries: HEAD and
-    TAIL; swept: SWEEP, empty where none was due; written: this forward's tokens, where the engine meant them to go.
+    canary buffer. kv: uint8 [num_slots, row_bytes] per strip; hashed: the ranges that a buffer's real-KV hash covers, as strip and first
+    byte, read_bytes each. entries: HEAD and TAIL; swept: SWEEP, empty where none was due; written: this forward's tokens, where the engine
+    meant them to go. rows: int64 [n, 8], what the ring kept of this step about this group.
     """
 
     status: UInt8Array
@@ -65,7 +67,9 @@ class PoolView:
     reported: Int64Array
     records: Mapping[str, Int64Array]
     kv: Mapping[Strip, UInt8Array]
-    hashed: Mapping[str, tuple[Strip, ...]]
+    hashed: Mapping[str, tuple[tuple[Strip, int], ...]]
+    read_bytes: int
+    rows: Int64Array
     truth: Truth
     entries: Entries
     swept: Entries
@@ -76,8 +80,9 @@ class PoolView:
 class ReplayFrame:
     """One forward. changed: units that the fault changed here. freed: slots that were in use after the forward before and no longer are.
 
-    rows: int64 [n, 8], what the ring kept of this step; total: violations counted so far. zero_cells: strict reports, (request, position).
-    events: how often each kind of event happened before the forward.
+    rows, draft_rows: int64 [n, 8], what the rings of the target's and of the draft model's canary kept of this step; total, draft_total:
+    violations that each has counted so far. strict_reports: what only kvcanary's strict checks say, details what they add to rows. events:
+    how often each kind of event happened before the forward.
     """
 
     index: int
@@ -88,31 +93,38 @@ class ReplayFrame:
     changed: int
     freed: int
     rows: Int64Array
+    draft_rows: Int64Array
     total: int
-    overflow: bool
-    zero_cells: tuple[tuple[int, int], ...]
+    draft_total: int
+    ring_capacity: int
+    strict_reports: tuple[str, ...]
+    details: tuple[str, ...]
     events: Mapping[str, int]
     pools: Mapping[Group, PoolView]
 
     @property
     def report_count(self) -> int:
         """Ring rows and strict reports of this step."""
-        return len(self.rows) + len(self.zero_cells)
+        return len(self.rows) + len(self.draft_rows) + len(self.strict_reports)
 
     @property
     def reports(self) -> tuple[str, ...]:
         """The first line of each ring row as SGLang prints it."""
-        return tuple(violation_line(row.tolist()) for row in self.rows)
+        return tuple(violation_line(row.tolist()) for row in (*self.rows, *self.draft_rows))
 
     @property
     def report_texts(self) -> tuple[str, ...]:
         """Each ring row whole, as SGLang prints it when it looks at the ring after this step."""
-        return tuple(violation_text(row.tolist(), total=self.total, ring_overflow=self.overflow, step=self.index) for row in self.rows)
+        return self._texts(self.rows, self.total)
 
     @property
-    def strict_reports(self) -> tuple[str, ...]:
-        """What only kvcanary's strict checks say."""
-        return tuple(f"request {rid}, position {position}: the cell points at slot 0" for rid, position in self.zero_cells)
+    def draft_texts(self) -> tuple[str, ...]:
+        """The same of the draft model's canary."""
+        return self._texts(self.draft_rows, self.draft_total)
+
+    def _texts(self, rows: Int64Array, total: int) -> tuple[str, ...]:
+        overflow = total > self.ring_capacity
+        return tuple(violation_text(row.tolist(), total=total, ring_overflow=overflow, step=self.index) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -151,8 +163,10 @@ def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
 
 
 def _group_of(record: FaultRecord | None) -> Group:
-    windowed = record is not None and any(op.group is Group.SWA or op.kind is OpKind.SET_MAPPING for op in record.ops)
-    return Group.SWA if windowed else Group.FULL
+    ops = () if record is None else record.ops
+    if any(op.group is Group.DRAFT for op in ops):
+        return Group.DRAFT
+    return Group.SWA if any(op.group is Group.SWA or op.kind is OpKind.SET_MAPPING for op in ops) else Group.FULL
 
 
 class _Camera:
@@ -161,17 +175,20 @@ class _Camera:
     def __init__(self, executor: CanaryExecutor) -> None:
         self.frames: list[ReplayFrame] = []
         self._executor = executor
-        self._truth = Truth.empty(executor.memories[Group.FULL].num_slots)
+        num_slots = executor.memories[Group.FULL].num_slots
+        self._truth: dict[Group, Truth] = {group: Truth.empty(num_slots) for group in executor.memories if group is not Group.SWA}
         self._damaged: dict[Group, set[int]] = {group: set() for group in executor.memories}
         self._owners: Int64Array | None = None
-        self._total = 0
+        self._total = self._draft_total = 0
 
     def take(
         self, step: Step, report: StepReport, record: FaultRecord | None, owners: Int64Array, sweep: Mapping[Group, SweepEntries] | None
     ) -> None:
         """The frame of a forward that has run and is not completed yet."""
-        self._truth.follow(step)
-        self._total += report.violations
+        for group, truth in self._truth.items():
+            truth.follow(step, draft=group is Group.DRAFT)
+        self._draft_total += len(report.draft_rows)
+        self._total += report.violations - len(report.draft_rows)
         freed = 0 if self._owners is None else int(((self._owners != OWNER_FREE) & (owners == OWNER_FREE)).sum())
         self._owners = owners
         struck = self._struck(step, report, record)
@@ -185,9 +202,12 @@ class _Camera:
                 changed=sum(report.changed.values()),
                 freed=freed,
                 rows=report.rows,
+                draft_rows=report.draft_rows,
                 total=self._total,
-                overflow=self._total > self._executor.config.ring_capacity,
-                zero_cells=report.zero_cells,
+                draft_total=self._draft_total,
+                ring_capacity=self._executor.config.ring_capacity,
+                strict_reports=_strict_reports(report),
+                details=tuple(_detail(detail) for detail in report.details),
                 events=dict(Counter(str(event.kind) for event in step.events)),
                 pools={
                     group: self._pool(group, memory, step, report, owners, sweep, struck[group])
@@ -219,14 +239,15 @@ class _Camera:
         sweep: Mapping[Group, SweepEntries] | None,
         struck: set[int],
     ) -> PoolView:
-        if group is Group.FULL or step.full_to_swa is None:
-            truth, mine = self._truth.copy(), owners
+        if group is not Group.SWA or step.full_to_swa is None:
+            truth, mine = self._truth[group].copy(), owners
         else:
-            truth = self._truth.translated(step.full_to_swa, memory.num_slots)
+            truth = self._truth[Group.FULL].translated(step.full_to_swa, memory.num_slots)
             mine = _window_owners(step.full_to_swa, owners, memory.num_slots)
         entries = _entries(step, self._executor.verify_plans[group], step.window if group is Group.SWA else 0)
         swept = _swept(group, step, sweep)
-        reported = np.unique(np.array([row[1] for row in report.rows.tolist() if _is_in(group, row[0])], dtype=np.int64))
+        rows = _rows_of(group, report)
+        reported = np.unique(rows[:, 1])
         injected = np.array(sorted(slot for slot in struck if mine[slot] != OWNER_FREE), dtype=np.int64)
         status = np.full(memory.num_slots, SlotStatus.SKIPPED, dtype=np.uint8)
         status[mine == OWNER_FREE] = SlotStatus.FREE
@@ -241,11 +262,13 @@ class _Camera:
             reported=reported,
             records={name: buffer.view("<i8").astype(np.int64) for name, buffer in memory.stamps.items()},
             kv={strip: rows.copy() for strip, rows in memory.kv.items()},
-            hashed=memory.hashed,
+            hashed={name: memory.parts(name) for name in memory.stamps},
+            read_bytes=0 if memory.hash_mode is RealKvHashMode.NONE else memory.read_bytes,
+            rows=rows,
             truth=truth,
             entries=entries,
             swept=swept,
-            written=_written(group, step, truth),
+            written=_written(group, step, truth, step.draft_tokens if group is Group.DRAFT else step.tokens),
         )
 
 
@@ -258,18 +281,40 @@ def _slots_of(op: FaultOp, step: Step, groups: tuple[Group, ...]) -> list[tuple[
     if places.size and op.kind is not OpKind.SET_MAPPING:
         full.append(int(step.req_to_token[step.req_pool_indices[places[0]], op.position]))
     found = []
-    for group in groups:
+    concerned = [group for group in groups if (group is Group.DRAFT) == (op.group is Group.DRAFT)]
+    for group in concerned:
         found += [(group, slot) for slot in _in_group(group, step, np.array(full, dtype=np.int64)).tolist() if slot >= 0]
     return found
 
 
 def _in_group(group: Group, step: Step, slots: Int64Array) -> Int64Array:
     """Full slots int64 [n] in a group's own numbers, as the engine means them."""
-    return slots if group is Group.FULL or step.full_to_swa is None else step.full_to_swa[slots]
+    return slots if group is not Group.SWA or step.full_to_swa is None else step.full_to_swa[slots]
 
 
-def _is_in(group: Group, tag: int) -> bool:
-    return LaunchTag(tag).name.endswith(f"_{group.name}")
+def _rows_of(group: Group, report: StepReport) -> Int64Array:
+    """The ring rows about a group; the draft model's canary calls its only group FULL."""
+    if group is Group.DRAFT:
+        return report.draft_rows
+    here = [LaunchTag(tag).name.endswith(f"_{group.name}") for tag in report.rows[:, 0].tolist()]
+    rows: Int64Array = report.rows[np.array(here, dtype=bool)]
+    return rows
+
+
+def _strict_reports(report: StepReport) -> tuple[str, ...]:
+    cells = [f"request {rid}, position {position}: the cell points at slot 0" for rid, position in report.zero_cells]
+    seeds = [f"request {rid} goes on from slot 0 after position {position}" for rid, position in report.zero_seeds]
+    return (*cells, *seeds)
+
+
+def _detail(detail: ViolationDetail) -> str:
+    reader = "a sweep or a write" if detail.rid < 0 else f"request {detail.rid}"
+    position = "" if detail.expected_position < 0 else f", expected position {detail.expected_position}"
+    stored, actual = (layout.to_unsigned(value) for value in (detail.stored_real_hash, detail.actual_real_hash))
+    return (
+        f"{LaunchTag(detail.tag).name} slot {detail.slot}: seen by {reader}{position}, real_kv_hash stored 0x{stored:016x}, "
+        f"of the bytes 0x{actual:016x}"
+    )
 
 
 def _window_owners(full_to_swa: Int64Array, owners: Int64Array, num_slots: int) -> Int64Array:
@@ -291,11 +336,12 @@ def _entries(step: Step, plan: VerifyPlan, window: int) -> Entries:
     return Entries(np.repeat(step.rids[real], counts)[:active], *copied)
 
 
-def _written(group: Group, step: Step, truth: Truth) -> Entries:
+def _written(group: Group, step: Step, truth: Truth, tokens: Int64Array | None) -> Entries:
+    assert tokens is not None, "a step without a draft forward has no draft tokens"
     real = step.req_pool_indices != layout.PADDING_ROW
     slots = _in_group(group, step, step.out_slots)
     return Entries(
-        np.repeat(step.rids[real], step.extend_seq_lens[real]), step.positions.copy(), slots, truth.prev_slots[slots], step.tokens.copy()
+        np.repeat(step.rids[real], step.extend_seq_lens[real]), step.positions.copy(), slots, truth.prev_slots[slots], tokens.copy()
     )
 
 

@@ -33,18 +33,23 @@ class Truth:
         tokens, positions, prev_slots = (np.full(num_slots, UNWRITTEN, dtype=np.int64) for _ in range(3))
         return cls(tokens, positions, prev_slots, np.zeros(num_slots, dtype=np.uint64))
 
-    def follow(self, step: Step) -> None:
-        """Take over what a forward reads and writes, before any damage. In place."""
-        start = 0
+    def follow(self, step: Step, *, draft: bool = False) -> None:
+        """Take over what a forward reads and writes, before any damage; draft: the forward of a draft model, whose slots hold the token of
+
+        the next position. In place.
+        """
+        fed = step.draft_tokens if draft else step.tokens
+        assert fed is not None, "a step without a draft forward has no draft tokens"
+        first, start = int(draft), 0
         for row, prefix, extend in zip(
             step.req_pool_indices.tolist(), step.prefix_lens.tolist(), step.extend_seq_lens.tolist(), strict=True
         ):
             if row == layout.PADDING_ROW:
                 continue
             slots = step.req_to_token[row, : prefix + extend].astype(np.int64)
-            known = step.expected_tokens[row, :prefix].astype(np.int64)
+            known = step.expected_tokens[row, first : first + prefix].astype(np.int64)
             # A rejected draft token is in no table, only in what was fed.
-            tokens = np.concatenate([known, step.tokens[start : start + extend]])
+            tokens = np.concatenate([known, fed[start : start + extend]])
             start += extend
             self._follow_chain(slots, tokens)
 

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from kvcanary.errors import KvCanaryError
-from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS
+from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS
 from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of
 from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, TRACE_REQUESTS, TraceSample, sample_trace
 from kvcanary.lab.records import RunRecord
@@ -62,8 +62,9 @@ def _choice(size: str, workload: str, trace: TraceSample | None) -> CampaignSpec
     with st.expander("Faults and configurations", key="campaign_choice"):
         faults = st.multiselect("Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session")
         configs = st.multiselect(
-            "Configurations", list(DEFAULT_CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session"
-        )
+            "Configurations", list(CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session",
+            help="Six from nothing to everything, and each of kvcanary's strict checks beside “partial”.",
+        )  # fmt: skip
     stored: dict[str, Any] | None = None if trace is None else trace.to_dict()
     return CampaignSpec(faults=faults, configs=configs, seeds=_SEEDS[size], workload=workload, trace=stored)
 

@@ -21,7 +21,7 @@ from kvcanary.units import format_count
 _CONFIG = {"displayModeBar": False}
 _TICK_S = 1.0
 _PLAYING, _MOVED = "replay_playing", "replay_moved_s"
-_GROUP_NAMES = {Group.FULL: "full pool", Group.SWA: "window pool"}
+_GROUP_NAMES = {Group.FULL: "full pool", Group.SWA: "window pool", Group.DRAFT: "draft model's pool"}
 
 
 def draw(campaign: Campaign, cell: CellSummary) -> None:
@@ -68,7 +68,8 @@ def _leave() -> None:
 
 
 def _take_seed(key: str) -> None:
-    fault_lab_address.open_seed(st.session_state[key])
+    if fault_lab_address.cell() is not None:
+        fault_lab_address.open_seed(st.session_state[key])
 
 
 def _story(played: Replay) -> str:
@@ -89,11 +90,13 @@ def _story(played: Replay) -> str:
 
 
 def _first_tags(frame: ReplayFrame) -> str:
-    if not len(frame.rows):
-        return "the strict check of table cells"
-    tags = list(dict.fromkeys(LaunchTag(row[0]).name for row in frame.rows.tolist()))
-    reasons = list(dict.fromkeys(label for row in frame.rows.tolist() for label in reason_labels(row[7])))
-    return f"{', '.join(tags[:4])} as {', '.join(reasons)}"
+    rows = [*frame.rows.tolist(), *frame.draft_rows.tolist()]
+    if not rows:
+        return "a strict check alone"
+    tags = list(dict.fromkeys(LaunchTag(row[0]).name for row in rows))
+    reasons = list(dict.fromkeys(label for row in rows for label in reason_labels(row[7])))
+    whose = "" if len(frame.rows) else " of the draft model's canary"
+    return f"{', '.join(tags[:4])}{whose} as {', '.join(reasons)}"
 
 
 def _film(played: Replay, group: Group, by: str) -> None:
@@ -237,8 +240,19 @@ def _reports(frame: ReplayFrame) -> None:
     if not count:
         style.caption("Nothing was reported in this step.")
         return
-    whole = [*frame.report_texts, *(f"kvcanary strict: {text}" for text in frame.strict_reports)]
-    st.code("\n".join(whole), language=None, wrap_lines=True, height=min(420, 60 + 170 * count))
+    parts = (
+        ("", frame.report_texts),
+        ("From the draft model's canary:", frame.draft_texts),
+        ("From kvcanary's strict checks, which SGLang has not:", frame.strict_reports),
+        ("What the strict check “details” keeps of each row:", frame.details),
+    )
+    for head, texts in parts:
+        if texts:
+            if head:
+                style.caption(head)
+            st.code(
+                "\n".join(texts), language=None, wrap_lines=True, height=min(420, 60 + 24 * sum(text.count("\n") + 1 for text in texts))
+            )
     style.caption("As SGLang prints them when it looks at the ring after this step; the first line of each is what log readers parse.")
 
 

@@ -164,7 +164,7 @@ def kv_bytes(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> Non
     st.html(
         f'<div class="kvc-wide"><table class="kvl-bytes" data-testid="kv-bytes">{"".join(_byte_row(row) for row in rows)}</table></div>'
     )
-    if any(row.differing and not set(row.differing) & set(range(row.hashed)) for row in rows):
+    if any(row.differing and not row.hashed.intersection(row.differing) for row in rows):
         style.caption("Bytes that no hash covers can change without a report.")
 
 
@@ -173,7 +173,7 @@ def _byte_row(row: ByteRow) -> str:
     for start in range(0, len(row.stored), _BYTES_PER_LINE):
         cells = []
         for place in range(start, min(start + _BYTES_PER_LINE, len(row.stored))):
-            classes = ("h" if place < row.hashed else "") + (" x" if row.stored[place] != row.belongs[place] else "")
+            classes = ("h" if place in row.hashed else "") + (" x" if row.stored[place] != row.belongs[place] else "")
             title = f"byte {place}: {row.stored[place]:02x}, belongs {row.belongs[place]:02x}"
             cells.append(f'<span class="{classes.strip()}" title="{title}">{row.stored[place]:02x}</span>')
         lines.append("".join(cells))

@@ -120,3 +120,33 @@ def test_frees_are_slots_that_nobody_holds_any_more(backend: Backend) -> None:
     for before, after in zip(found.frames, found.frames[1:], strict=False):
         held = before.pools[Group.FULL].owners != OWNER_FREE
         assert after.freed == int((held & (after.pools[Group.FULL].owners == OWNER_FREE)).sum())
+
+
+def test_the_draft_models_pool_has_a_truth_and_reports_of_its_own(backend: Backend) -> None:
+    found = played(backend, "draft_pool", "position_ahead")
+    assert found.group is Group.DRAFT
+    frame = at_fault(found)
+    pool = frame.pools[Group.DRAFT]
+    assert pool.injected.size == 1
+    assert pool.injected[0] in pool.reported
+    assert (len(frame.rows), len(frame.draft_rows) > 0) == (0, True)
+    assert frame.draft_texts[0].startswith("kv_canary violation: launch_tag=")
+    assert not frame.pools[Group.FULL].injected.size
+    before = found.frames[found.frames.index(frame) - 1].pools[Group.DRAFT]
+    live = np.flatnonzero((before.owners != OWNER_FREE) & (before.owners != OWNER_PADDING) & (before.truth.positions >= 0))
+    records = before.records["k_tail"][live]
+    assert live.size > 50
+    assert (records[:, 0] == before.truth.tokens[live]).all()
+    assert (records[:, 2].view(np.uint64) == before.truth.prev_hashes[live]).all()
+
+
+def test_strict_checks_speak_beside_sglangs_reports(backend: Backend) -> None:
+    found = replay(
+        replace(PLAN, faults=(("slot_alias", "cell_to_slot_0"),), configs={"strict": CanaryConfig(strict=True)}),
+        ("slot_alias", "cell_to_slot_0", "strict", 0),
+        backend,
+    )
+    frame = at_fault(found)
+    assert not frame.reports
+    assert frame.report_count == 1
+    assert frame.strict_reports[0].endswith("the cell points at slot 0")
