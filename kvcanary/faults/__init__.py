@@ -1,0 +1,1 @@
+"""Faults to plant: what each does to memory, and which check can see it."""

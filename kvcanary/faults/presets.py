@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from kvcanary.faults.ops import FaultOp, Hook, OpKind
+from kvcanary.faults.preset import Preset, before
+from kvcanary.faults.presets_moves import MOVE_PRESETS
+from kvcanary.faults.presets_pool import POOL_PRESETS
 from kvcanary.faults.scenario import Actor, Scenario, ScriptStep
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A scenario with its place in the catalogue and the sentence that introduces it."""
-
-    kind: str
-    variant: str
-    title: str
-    story: str
-    scenario: Scenario
-
-
-def _before(step: int, kind: OpKind, **fields: Any) -> FaultOp:
-    return FaultOp(hook=Hook.BEFORE_PLAN, kind=kind, step=step, until=step + 1, **fields)
 
 
 def _aborted_transfer() -> Preset:
@@ -37,7 +23,7 @@ def _aborted_transfer() -> Preset:
             slots=24,
             actors=(gone, heir),
             steps=(ScriptStep(((heir, 0, 5),)), ScriptStep(((heir, 5, 1),), sweep=((9, 10, 11, 14, 15),))),
-            ops=tuple(_before(1, OpKind.FOREIGN_WRITE, slot=slot, **gone.record(position)) for position, slot in ((2, 9), (3, 10))),
+            ops=tuple(before(1, OpKind.FOREIGN_WRITE, slot=slot, **gone.record(position)) for position, slot in ((2, 9), (3, 10))),
         ),
     )
 
@@ -53,7 +39,7 @@ def _cell_at_slot_0() -> Preset:
             slots=16,
             actors=(reader,),
             steps=(ScriptStep(((reader, 0, 5),)), ScriptStep(((reader, 5, 1),))),
-            ops=(_before(1, OpKind.SET_TABLE, rid=1, position=3, slot=0),),
+            ops=(before(1, OpKind.SET_TABLE, rid=1, position=3, slot=0),),
         ),
     )
 
@@ -71,7 +57,7 @@ def _left_behind_by_the_host_tier() -> Preset:
             actors=(former, back),
             steps=(ScriptStep(((former, 0, 11),)), ScriptStep(((back, 3, 1),), sweep=((20, 21, 22),))),
             ops=tuple(
-                _before(1, OpKind.SET_BYTES_OF, slot=back.slots[position], token=back.tokens[position], position=position)
+                before(1, OpKind.SET_BYTES_OF, slot=back.slots[position], token=back.tokens[position], position=position)
                 for position in range(3)
             ),
         ),
@@ -89,7 +75,7 @@ def _zeroed_page() -> Preset:
             slots=16,
             actors=(owner,),
             steps=(ScriptStep(((owner, 0, 6),)), ScriptStep(((owner, 6, 1),), sweep=((4, 5, 6, 7, 8, 9),))),
-            ops=tuple(_before(1, OpKind.FILL_BYTES, slot=slot, count=64, seed=0) for slot in (6, 7)),
+            ops=tuple(before(1, OpKind.FILL_BYTES, slot=slot, count=64, seed=0) for slot in (6, 7)),
         ),
     )
 
@@ -156,4 +142,6 @@ PRESETS: Mapping[str, Preset] = {
     "draft-past-the-reservation": _draft_past_the_reservation(),
     "window-slot-reused": _window_slot_reused(),
     "draft-position-too-far": _position_of_a_draft(),
+    **POOL_PRESETS,
+    **MOVE_PRESETS,
 }

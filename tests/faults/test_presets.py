@@ -8,7 +8,7 @@ import pytest
 
 from kvcanary.errors import ConfigError
 from kvcanary.faults.canary_config import CanaryConfig
-from kvcanary.faults.catalogue import find, reach
+from kvcanary.faults.catalogue import CATALOGUE, find, reach
 from kvcanary.faults.presets import PRESETS
 from kvcanary.faults.scenario import Actor, Scenario, ScriptStep
 from kvcanary.kernels.backends import get_backend
@@ -75,6 +75,53 @@ def both(*lines: str) -> list[str]:
         # The window of three covers positions 3 to 5, that is slots 4 to 6.
         ("window-slot-reused", {}, {2: both(f"5 {CHAIN}+{POSITION}", f"6 {CHAIN}")}),
         ("draft-position-too-far", {}, {1: both("2 write_position"), 2: both(f"2 {POSITION}", "1 write_position")}),
+        ("one-slot-two-owners", {}, {2: both(f"5 {CHAIN}+{POSITION}", f"6 {CHAIN}")}),
+        ("one-slot-two-owners", {"real_data": PARTIAL}, {1: [f"TAIL 5 {BYTES}"], 2: both(f"5 {CHAIN}+{POSITION}", f"6 {CHAIN}")}),
+        # Slot 0 was never written, so its position 0 makes the next one 1, not 5.
+        ("seed-at-slot-0", {"real_data": ALL, "verify_token_assert": True}, {1: both("14 write_position")}),
+        # The foreign cells are a chain of their own from position 0 on; only the first own cell behind them does not fit.
+        ("row-rewritten-under-a-forward", {"real_data": ALL}, {1: both(f"6 {CHAIN}")}),
+        (
+            "row-rewritten-under-a-forward",
+            {"verify_token_assert": True},
+            {1: both(f"12 {TOKEN}", f"13 {TOKEN}", f"14 {TOKEN}", f"6 {CHAIN}")},
+        ),
+        ("output-slots-overwritten", {}, {2: both(f"11 {CHAIN}+{POSITION}", f"12 {CHAIN}")}),
+        ("output-slots-overwritten", {"real_data": ALL}, {1: [f"TAIL 11 {BYTES}"], 2: both(f"11 {CHAIN}+{POSITION}", f"12 {CHAIN}")}),
+        ("store-address-wraps", {}, {}),
+        ("store-address-wraps", {"real_data": PARTIAL}, {1: [f"TAIL 10 {BYTES}"]}),
+        ("padding-row-hits-a-live-slot", {"verify_token_assert": True}, {}),
+        ("padding-row-hits-a-live-slot", {"real_data": PARTIAL}, {1: [f"TAIL 9 {BYTES}"]}),
+        ("rejected-draft-token-kept", {"real_data": ALL}, {}),
+        ("rejected-draft-token-kept", {"verify_token_assert": True}, {2: both(f"8 {TOKEN}")}),
+        ("rejected-draft-token-kept", {"write_input_assert": True}, {1: both("8 write_token")}),
+        # The flipped byte is of prev_hash, which is also hashed into the successor's.
+        ("stray-write-into-a-record", {"real_data": ALL}, {1: [f"HEAD 4 {CHAIN}", f"HEAD 5 {CHAIN}"]}),
+        # A zero record chains to zero, so of the second missing slot only the position is wrong.
+        ("decode-starts-before-its-pages", {}, {1: both(f"10 {CHAIN}+{POSITION}", f"11 {POSITION}", f"12 {CHAIN}")}),
+        (
+            "decode-starts-before-its-pages",
+            {"real_data": PARTIAL},
+            {
+                1: sorted(
+                    [
+                        *(f"HEAD {line}" for line in (f"10 {CHAIN}+{POSITION}", f"11 {POSITION}", f"12 {CHAIN}")),
+                        *(f"TAIL {line}" for line in (f"10 {CHAIN}+{POSITION}+{BYTES}", f"11 {POSITION}+{BYTES}", f"12 {CHAIN}")),
+                    ]
+                )
+            },
+        ),
+        ("transfer-list-ends-too-early", {}, {1: [f"TAIL 7 {CHAIN}+{POSITION}", f"TAIL 9 {CHAIN}"]}),
+        ("first-token-of-another-request", {"real_data": ALL}, {}),
+        ("first-token-of-another-request", {"verify_token_assert": True}, {2: both(f"5 {TOKEN}")}),
+        ("host-copy-of-somebody-else", {}, {}),
+        ("host-copy-of-somebody-else", {"real_data": PARTIAL, "sweep_interval": 1}, {1: [f"SWEEP 8 {BYTES}", f"TAIL 8 {BYTES}"]}),
+        # Both readers report both slots.
+        ("storage-hit-loaded-half", {"real_data": PARTIAL}, {1: [f"TAIL {slot} {BYTES}" for slot in (6, 6, 7, 7)]}),
+        # Slots 12 and 13 are the heir's chain of its own; the hitting request goes on from its position 1.
+        ("node-outlives-its-slots", {}, {2: both(f"12 {CHAIN}+{POSITION}", f"13 {POSITION}", "16 write_position")}),
+        ("rows-packed-differently", {"real_data": PARTIAL}, {}),
+        ("rows-packed-differently", {"real_data": ALL}, {1: [f"TAIL 6 {BYTES}"]}),
     ],
 )
 def test_rows(name: str, config: dict[str, object], expected: dict[int, list[str]]) -> None:
@@ -96,7 +143,14 @@ def test_strict_reports_the_cell_at_slot_0_and_nothing_else_more(name: str) -> N
     scenario = PRESETS[name].scenario
     executor = CanaryExecutor(scenario.options(), CanaryConfig(strict=True), get_backend("reference"))
     cells = Counter(cell for step, _ in scenario.compile() for cell in executor.run(step, scenario.ops).zero_cells)
-    assert cells == ({(1, 3): 1} if name == "cell-points-at-slot-0" else {})
+    assert cells == {"cell-points-at-slot-0": {(1, 3): 1}, "seed-at-slot-0": {(1, 4): 1}}.get(name, {})
+
+
+def test_presets_cover_every_kind_that_can_be_injected_into_one_canary() -> None:
+    covered = {preset.kind for preset in PRESETS.values()}
+    injected = {fault.kind for fault in CATALOGUE if any(variant.in_memory for variant in fault.variants)}
+    # A token swap that the engine believes changes no row, and the draft model's pool has a canary of its own.
+    assert injected - covered == {"token_swap", "draft_pool"}
 
 
 def test_every_operation_of_a_preset_changes_something() -> None:
