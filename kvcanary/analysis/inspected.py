@@ -47,16 +47,22 @@ class Inspected:
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools that rows speak of, most rows first."""
-        return tuple(self._pool(name) for name in self.cross.facets["pool"].labels)
+        """The pools that rows speak of, most rows first, and those of a snapshot."""
+        names = dict.fromkeys((*self.cross.facets["pool"].labels, *(pool for pool, _ in self.statuses)))
+        return tuple(self._pool(name) for name in names)
+
+    def rows_of(self, pool: Pool) -> npt.NDArray[np.bool_]:
+        """Rows that speak of a pool, bool [rows]."""
+        facet = self.cross.facets["pool"]
+        return np.append(facet.chosen((pool.name,)), False)[facet.codes]
 
     def status(self, pool: Pool, kept: npt.NDArray[np.bool_], rank: str = "") -> tuple[npt.NDArray[np.uint8], int]:
         """Status uint8 [num_slots] of a pool under a choice of rows, of one rank where it is named; and slots that lie outside the map.
 
         Free where a log lists nothing: that says nothing about what was checked. A snapshot knows each slot.
         """
-        pools, ranks = self.cross.facets["pool"], self.cross.facets["rank"]
-        mine = kept & (pools.codes == pools.labels.index(pool.name))
+        ranks = self.cross.facets["rank"]
+        mine = kept & self.rows_of(pool)
         if rank:
             mine &= ranks.codes == ranks.labels.index(rank)
         slots, _ = self.cross.slot_rows(mine)

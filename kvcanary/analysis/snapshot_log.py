@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kvcanary import snapshot
 from kvcanary.analysis.canary_log import CanaryLog, LogBuilder
 from kvcanary.analysis.ring_rows import add_ring_rows
+from kvcanary.errors import ImportTextError
 
 RING_SOURCE = "ring"
 
@@ -35,7 +36,11 @@ def read_snapshots(files: Sequence[tuple[str, Path]]) -> tuple[CanaryLog, tuple[
     builder = LogBuilder()
     statuses: list[PoolStatus] = []
     for name, path in files:
-        loaded = snapshot.load(path)
+        try:
+            loaded = snapshot.load(path)
+        except ImportTextError as error:
+            # The path may be a copy that nobody but this process knows.
+            raise ImportTextError(str(error).replace(str(path), name)) from error
         builder.files.append(name)
         builder.bytes_read += path.stat().st_size
         rank = loaded.labels.get("rank", "")

@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from kvcanary.analysis.canary_log import CanaryLog, LogBuilder
+from kvcanary.analysis.canary_log import CanaryLog
 from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis, diagnose
 from kvcanary.analysis.inspection import counts, report_data
 from kvcanary.analysis.log_stream import read_logs, read_stream
-from kvcanary.analysis.ring_rows import add_ring_rows
 from kvcanary.cli.exit_codes import BAD_INPUT, VERDICT_EXIT_CODES
 from kvcanary.errors import ImportTextError, KvCanaryError
 from kvcanary.escape import terminal_text
@@ -79,22 +78,9 @@ def _input(names: list[str], errors: Console) -> CanaryLog:
 
 def _verify_snapshots(names: list[str]) -> CanaryLog:
     # torch takes seconds to load, and logs do without it.
-    from kvcanary import snapshot
+    from kvcanary.analysis.snapshot_log import read_snapshots
 
-    builder = LogBuilder()
-    for name in names:
-        loaded = snapshot.load(name)
-        builder.files.append(name)
-        builder.bytes_read += Path(name).stat().st_size
-        rank = loaded.labels.get("rank", "")
-        for check in snapshot.verify(loaded):
-            add_ring_rows(builder, check.rows.numpy(), name=name, source=check.kind, rank=rank, checked=check.chained + check.bytes_only)
-            if len(check.unlike):
-                slots = ", ".join(str(slot) for slot in check.unlike[:8].tolist())
-                builder.notes.append(f"HEAD and TAIL records of {len(check.unlike)} {check.kind} slots differ: {slots}")
-        if loaded.ring_total:
-            add_ring_rows(builder, loaded.ring_rows.numpy(), name=name, source="ring", rank=rank, total=loaded.ring_total)
-    return builder.build()
+    return read_snapshots([(name, Path(name)) for name in names])[0]
 
 
 def _read(paths: list[Path], errors: Console) -> CanaryLog:

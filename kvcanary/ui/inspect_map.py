@@ -29,14 +29,14 @@ _TYPED, _PROBLEM = "inspect_typed", "inspect_slot_problem"
 def draw(found: Loaded) -> None:
     """Map and table of the pool that is looked at; a mark, a row or a number opens a slot."""
     inspected = found.inspected
-    if not inspected.cross.count:
+    if not inspected.pools:
         return
     kept = inspected.cross.mask(address.filters())
     st.markdown(
         "**Slot map**",
         help="Marked tiles hold a reported slot. Grey: this log lists no violation there; it does not say that it was checked.",
     )
-    if not (inspected.cross.slots[kept] >= 0).any():
+    if not inspected.statuses and not (inspected.cross.slots[kept] >= 0).any():
         style.caption("No record names a slot under these filters.")
         return
     ranks = inspected.cross.facets["rank"].labels
@@ -114,8 +114,10 @@ def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int)
 
 
 def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
-    pools = inspected.cross.facets["pool"]
-    slots, counts = inspected.cross.slot_rows(kept & (pools.codes == pools.labels.index(pool.name)))
+    slots, counts = inspected.cross.slot_rows(kept & inspected.rows_of(pool))
+    if not len(slots):
+        style.caption("No slot is reported.")
+        return
     # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
     order = np.argsort(-counts, kind="stable")[:_TABLE_LIMIT]
     table = pd.DataFrame({"slot": slots[order], "rows": counts[order]})

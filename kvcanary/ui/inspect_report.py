@@ -79,7 +79,7 @@ def _violations(inspected: Inspected) -> Section | None:
 def _maps(inspected: Inspected) -> Sequence[Section]:
     everything = inspected.cross.mask({})
     parts = []
-    for pool in inspected.pools if inspected.cross.count else ():
+    for pool in inspected.pools:
         status, outside = inspected.status(pool, everything)
         tallies = slot_map.count_statuses(status)
         bad, grid = tallies[SlotStatus.CORRUPTED], slot_map.reduce_to_tiles(status)
