@@ -19,6 +19,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from kvcanary.errors import StoreError
 
 LOCK_WAIT_S = 30.0
+# A file that is shorter is taken for a new database by SQLite, which would then begin an empty one in its place.
+_HEADER_BYTES = 100
 _MIGRATIONS = Path(__file__).with_name("migrations")
 # Any number that nothing else in the database takes; held while the schema is brought up to date.
 _ADVISORY_KEY = 0x6B76_6361_6E61
@@ -79,6 +81,13 @@ def reading(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def analyze(engine: Engine) -> None:
+    """Let the database count its rows anew, so that it chooses the right indexes; open connections would not notice and are replaced."""
+    with writing(engine) as connection:
+        connection.exec_driver_sql("ANALYZE")
+    engine.dispose()
+
+
 def _explained(engine: Engine, error: Exception) -> StoreError:
     said = str(getattr(error, "orig", None) or error).strip()
     for words, sentence in _SENTENCES:
@@ -129,12 +138,15 @@ def _create(path: Path, url: URL) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=LOCK_WAIT_S):
             if path.exists():
-                if path.stat().st_size == 0:
+                if path.stat().st_size < _HEADER_BYTES:
                     raise StoreError(
                         f"store {path} is damaged (it is empty); move it away and start again: runs are read anew from their folders, "
                         "only notes and labels are lost"
                     )
                 return
+            # What a store that was moved away left behind would be applied to the new one.
+            for leftover in ("-wal", "-shm"):
+                path.with_name(path.name + leftover).unlink(missing_ok=True)
             fresh = path.with_name(f".{path.name}.new")
             fresh.unlink(missing_ok=True)
             engine = _sqlite_engine(url.set(database=str(fresh)))
