@@ -11,14 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
+from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.follow import follow_job
 from kvcanary.cli.options import fail, wide_console, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
+from kvcanary.faults.presets import PRESETS
+from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
 from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of, read_runs
 from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, sample_trace
+from kvcanary.lab.campaign_preset import tell
 from kvcanary.lab.frontier import ConfigCost, config_costs
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import RunRecord
@@ -41,6 +44,9 @@ def command(
     ] = None,
     first: Annotated[int, typer.Option(help="With --trace: the first request to take, from 1 on.")] = 1,
     speed: Annotated[float, typer.Option(help="With --trace: how many times as fast the requests arrive.")] = 1.0,
+    preset: Annotated[
+        str | None, typer.Option(help=f"Tell one named story instead, row by row under each configuration: {', '.join(PRESETS)}.")
+    ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Run what an earlier campaign left over, with its choices.")] = None,
     home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
     json_target: Annotated[
@@ -61,11 +67,16 @@ def command(
 
       kvcanary campaign --trace requests.jsonl --faults all
 
+      kvcanary campaign --preset aborted-transfer-writes-late
+
       kvcanary campaign --resume 20260131-235959-campaign
     """
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     root = data_folder(os.environ, home)
     try:
+        if preset is not None:
+            _tell(preset, _configs(configs), json_target)
+            raise typer.Exit(PASS)
         if resume is not None:
             spec = _resumed(root, resume)
         else:
@@ -81,6 +92,25 @@ def command(
     else:
         _print(record, cells, costs, missing=len(plan.run_keys()) - len(runs))
     raise typer.Exit(VERDICT_EXIT_CODES[record.verdict.value])
+
+
+def _tell(name: str, configs: list[str], json_target: str | None) -> None:
+    """One preset under each configuration."""
+    known = PRESETS.get(name)
+    if known is None:
+        raise ConfigError(f"--preset must be among {', '.join(PRESETS)}, got {name[:60]!r}")
+    plan = plan_of(CampaignSpec(configs=configs))
+    results = tell(known, plan.configs, choose_backend("auto", "cpu")[0])
+    if json_target is not None:
+        head = {"schema": "kvcanary.preset", "version": 1, "preset": name, "fault": f"{known.kind}.{known.variant}", "story": known.story}
+        write_document({**head, "results": [asdict(result) for result in results]}, json_target)
+        return
+    console = wide_console()
+    console.print(f"{known.title}. {known.story}", markup=False)
+    for result in results:
+        console.print(f"{result.config}: {'' if result.lines else result.reason or 'nothing reported'}", markup=False)
+        for line in result.lines:
+            console.print(f"  {line}", markup=False)
 
 
 def _faults(text: str) -> list[str]:

@@ -125,3 +125,16 @@ def test_a_named_workload_is_served(home: Path) -> None:
     (found,) = read_runs(home / "runs" / document(result)["run"])
     assert found.detected
     assert plan_of(CampaignSpec(workload="agents")).options.pool_slot_count > 512
+
+
+def test_a_preset_is_told_row_by_row(home: Path) -> None:
+    result = run("--preset", "zeroed-page", "--configs", "chain only;partial", "--json", "-")
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert (told["schema"], told["fault"]) == ("kvcanary.preset", "payload_bytes.zeroed")
+    chain, partial = told["results"]
+    assert (chain["lines"], bool(chain["reason"])) == ([], True)
+    assert partial["lines"] == ["step 1: TAIL_K_FULL slot 6 verify_real_kv_hash", "step 1: TAIL_K_FULL slot 7 verify_real_kv_hash"]
+    text = run("--preset", "cell-points-at-slot-0", "--configs", "strict").stdout
+    assert "step 1: STRICT request 1 position 3 cell at slot 0" in text
+    assert run("--preset", "ghost").exit_code == 2
