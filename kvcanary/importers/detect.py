@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcanary.config.findings import Finding, worst_first
 from kvcanary.errors import ImportTextError
-from kvcanary.importers import error_messages, fields, json_documents
+from kvcanary.importers import error_messages, fields, json_documents, sglang_fields, vllm_fields
 from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.launch_command import CommandReading, read_commands
 from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
@@ -143,7 +143,7 @@ def _log(text: str, name: str) -> list[ImportResult]:
     observed = {**observed, **{key: value for key, value in stated.items() if observed.get(key) is None}}
     found = fields.FieldSet()
     _errors(observed, explanations)
-    (fields.vllm_log if engine == "vllm" else fields.sglang_log)(found, observed, lines)
+    (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
     settled, conflicts = found.settle()
     findings = [*found.findings, *_log_findings(observed, records)]
     only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
@@ -218,7 +218,7 @@ def _commands(text: str, name: str) -> list[ImportResult]:
         findings += [
             note("conflicting-values", f"conflicting values: {_flag(key)}", entry.reason) for entry in conflicts for key in [entry.name]
         ]
-    fields.environment_fields(found, env)
+    sglang_fields.environment_fields(found, env)
     findings += [finding for command in reading.commands for finding in command.reading.findings]
     settled, more = found.settle()
     return [
@@ -252,7 +252,7 @@ def _undecided(name: str, values: Sequence[Any]) -> Conflict:
 
 def _command_fields(found: fields.FieldSet, command: CommandReading) -> None:
     places = command.reading.places
-    read = fields.vllm_arguments if command.engine == "vllm" else fields.sglang_arguments
+    read = vllm_fields.vllm_arguments if command.engine == "vllm" else sglang_fields.sglang_arguments
     read(found, command.reading.arguments, lambda name: places.get(name, _flag(name)), Rank.COMMAND)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from kvcanary.config.settings import FIELDS, GROUPS
 from kvcanary.errors import ImportTextError
 from kvcanary.importers.arguments import table
-from kvcanary.importers.fields import FieldSet, sglang_arguments
+from kvcanary.importers.fields import FieldSet
 from kvcanary.importers.flags import note
 from kvcanary.importers.hf_config import is_hf_config, read_hf_config, weight_bytes_from_index
 from kvcanary.importers.result import FieldValue, ImportKind, ImportResult, Rank
 from kvcanary.importers.secrets import is_secret
 from kvcanary.importers.server_log import server_args_view
+from kvcanary.importers.sglang_fields import sglang_arguments
+from kvcanary.importers.vllm_fields import vllm_arguments
 from kvcanary.units import GIB, format_bytes
 
 MAX_DOCUMENT_CHARS = 8 << 20
@@ -70,7 +72,8 @@ def kind_of(document: Any) -> ImportKind | None:
         return ImportKind.HF_CONFIG
     if known >= 2 and known >= 0.6 * len(document):
         return ImportKind.SERVER_INFO
-    return None
+    vllm = sum(key in table("vllm").arguments or key == "num_gpu_blocks" for key in document)
+    return ImportKind.COMMAND if vllm >= 2 and vllm >= 0.6 * len(document) else None
 
 
 def _is_own(key: str, value: Any) -> bool:
@@ -81,6 +84,8 @@ def read_document(document: Mapping[str, Any], kind: ImportKind, name: str, *, t
     """Read an object of a known kind; ImportTextError where its values make no sense."""
     if kind is ImportKind.SERVER_INFO:
         return read_server_info(document, name)
+    if kind is ImportKind.COMMAND:
+        return _vllm_arguments(document, name)
     if kind is ImportKind.HF_CONFIG:
         return _hf_config(document, name, tp_size, kv_dtype)
     if kind is ImportKind.WEIGHT_INDEX:
@@ -114,6 +119,18 @@ def read_server_info(document: Mapping[str, Any], name: str) -> ImportResult:
     fields, conflicts = found.settle()
     return ImportResult(
         kind=ImportKind.SERVER_INFO, name=name, engine="sglang", observed=observed, fields=fields, conflicts=tuple(conflicts),
+        findings=tuple(found.findings),
+    )  # fmt: skip
+
+
+def _vllm_arguments(document: Mapping[str, Any], name: str) -> ImportResult:
+    """vLLM's engine arguments in a file, which are typed already."""
+    arguments = {key: value for key, value in document.items() if not is_secret(key)}
+    found = FieldSet()
+    vllm_arguments(found, arguments, lambda key: f"{name}, {key}", Rank.COMMAND)
+    fields, conflicts = found.settle()
+    return ImportResult(
+        kind=ImportKind.COMMAND, name=name, engine="vllm", arguments=arguments, fields=fields, conflicts=tuple(conflicts),
         findings=tuple(found.findings),
     )  # fmt: skip
 

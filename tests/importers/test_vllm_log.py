@@ -88,3 +88,34 @@ def test_weights_in_two_units_of_the_same_size(line: str) -> None:
 def test_memory_that_was_given_explicitly() -> None:
     seen, _ = read("Initial free memory: 30.00 GiB, reserved 12.00 GiB memory for KV Cache as specified by kv_cache_memory_bytes config")
     assert (seen["free_gib"], seen["available_kv_gib"], seen["kv_memory_source"]) == (30.0, 12.0, "kv_cache_memory_bytes")
+
+
+REFUSED = (
+    "The model's max seq len (4096) is larger than the maximum number of tokens that can be stored in KV cache (1600). Try increasing "
+    "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve m --max-model-len 4096 --block-size 16 --num-gpu-blocks-override 100",
+        '{"block_size": 16, "num_gpu_blocks": 100, "max_model_len": 4096}',
+        "INFO 02-03 04:05:06 # GPU blocks: 100\nINFO 02-03 04:05:06 Maximum concurrency for 4096 tokens per request: 0.39x\n",
+    ],
+)
+def test_a_request_that_does_not_fit_is_found_before_the_engine_says_so(text: str) -> None:
+    result = read_text(text)
+    [finding] = [finding for finding in result.findings if finding.rule == "vllm_request_fits"]
+    assert (finding.message, finding.severity) == (REFUSED, "error")
+    assert finding.fields == ("max_seq_len_per_req", "pool_slot_count")
+    assert [(fix.field, fix.value, fix.flag) for fix in finding.fixes] == [
+        ("max_seq_len_per_req", 1600, "--max-model-len 1600"),
+        ("mem_fraction_static", None, "--gpu-memory-utilization"),
+    ]
+    assert result.fields["pool_slot_count"].value == 1600
+
+
+def test_a_request_that_fits_and_one_of_unknown_size_are_no_finding() -> None:
+    assert not read_text("vllm serve m --max-model-len 1600 --block-size 16 --num-gpu-blocks-override 100").findings
+    assert not read_text("vllm serve m --max-model-len 4096 --num-gpu-blocks-override 100").findings
