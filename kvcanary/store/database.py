@@ -17,9 +17,10 @@ from typing import Any, Unpack
 from sqlalchemy import Connection, delete, func, select, update
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.lifecycle import RUNS_FOLDER, new_folder
+from kvcanary.lab.lifecycle import RUN_ID, RUNS_FOLDER, new_folder
 from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.connection import name_of, open_database, reading, writing
+from kvcanary.store.documents import RunDocument
 from kvcanary.store.files import RunFiles, file_bytes, free_bytes
 from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
 from kvcanary.store.runs import SlotArrays, read_slot_arrays
@@ -285,6 +286,38 @@ class Store:
     def save_inspection(self, source: str, *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
         """Keep an inspection as a run and return its id. source: the name of what was read; document: what `kvcanary inspect --json` writes."""
         return self._save("inspection", {"source": source}, verdict, sentence, document)
+
+    def take_in(self, document: RunDocument) -> str:
+        """Keep a run that another store exported, with its note and labels, and return its id, which it keeps.
+
+        StoreError when there is a run of that id, also a deleted one, or when the run is not over.
+        """
+        record = document.record
+        if record.state.active:
+            raise StoreError(f"run {record.id} is {record.state}; only a run that is over can be taken in")
+        if not RUN_ID.fullmatch(record.id):
+            raise StoreError(f"run id must look like 20260131-235959-benchmark-0a1b2c3d, got {record.id[:60]!r}")
+        self._sync.run()
+        with reading(self._engine) as connection:
+            if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == record.id)) is not None:
+                raise StoreError(f"run {record.id} is in the store already")
+        folder = RunFolder(self.root / RUNS_FOLDER / record.id)
+        try:
+            folder.path.mkdir(parents=True)
+            for point in document.points:
+                folder.append_point(point)
+            if document.cards:
+                folder.write_cards([*document.cards])
+            if document.result is not None:
+                folder.write_result(document.result)
+            # Last: a folder with a record is a run.
+            folder.write_record(record)
+        except OSError as error:
+            raise StoreError(f"run {record.id} cannot be stored under {folder.path.parent}: {error.strerror}") from error
+        self.set_note(record.id, document.note)
+        for label in document.labels:
+            self.add_label(record.id, label)
+        return record.id
 
     def _save(self, kind: str, spec: dict[str, Any], verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
         folder = new_folder(self.root / RUNS_FOLDER, kind)
