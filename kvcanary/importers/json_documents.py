@@ -14,7 +14,7 @@ from kvcanary.importers.flags import note
 from kvcanary.importers.hf_config import is_hf_config, read_hf_config, weight_bytes_from_index
 from kvcanary.importers.result import FieldValue, ImportKind, ImportResult, Rank
 from kvcanary.importers.secrets import is_secret
-from kvcanary.importers.server_log import server_args_view
+from kvcanary.importers.server_log_summary import server_args_view
 from kvcanary.importers.sglang_fields import sglang_arguments
 from kvcanary.importers.vllm_fields import vllm_arguments
 from kvcanary.units import GIB, format_bytes

@@ -12,10 +12,8 @@ from typing import Any
 
 from kvcanary.importers.canary_install import read_attach, read_install
 from kvcanary.importers.log_records import Record
-from kvcanary.importers.repr_text import read_call, read_dict
-from kvcanary.importers.secrets import is_secret
+from kvcanary.importers.server_log_summary import NO_RANK, READY_NAMES, Seen, summarise
 
-NO_RANK = "(none)"
 _F = r"-?\d+(?:\.\d+)?"
 _N = r"-?\d+"
 _ALLOCATED = re.compile(
@@ -57,49 +55,24 @@ _NUM_TOKENS = re.compile(rf"num_tokens_per_req=({_N})")
 # As the engine prints them, or the value alone as somebody copied it.
 PRINTED_ARGUMENTS = re.compile(r"server_args=(?P<printed>\{|ServerArgs\()|^\s*(?P<alone>\{'model_path': |ServerArgs\(model_path=)")
 
-# Names that a log without the line has as null: what a start-up log usually states.
-_CORE = (
-    "load_weight_avail_gb", "load_weight_mem_gb", "kv_cache_dtype", "kv_tokens", "k_size_gb", "v_size_gb", "memory_pool_end_avail_gb",
-    "cuda_graph_bs_count", "cuda_graph_bs_max", "cuda_graph_mem_gb", "max_total_num_tokens", "chunked_prefill_size", "max_prefill_tokens",
-    "max_running_requests", "context_len", "available_gpu_mem_gb",
-)  # fmt: skip
-_READY_NAMES = {
-    "chunked_prefill_size": "chunked_prefill_size",
-    "max_prefill_tokens": "max_prefill_tokens",
-    "max_running_requests": "max_running_requests",
-    "context_len": "context_len",
-    "available_gpu_mem": "available_gpu_mem_gb",
-}
-
 
 def read_server_log(records: Iterable[Record], ranks: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, int]]:
     """Observed values under stable names, and the line each came from. `ranks` are labels of lines that are not among the records."""
     reader = _Reader()
     for record in records:
         reader.read(record)
-    return reader.observed(ranks), reader.lines
+    return summarise(reader.seen, ranks), reader.seen.lines
 
 
 class _Reader:
     def __init__(self) -> None:
-        self.ranks: set[str] = set()
-        self.per_rank: dict[str, dict[str, Any]] = {}
-        self.once: dict[str, Any] = {}
-        self.lines: dict[str, int] = {}
-        self.pools: list[dict[str, Any]] = []
-        self.ready: list[dict[str, Any]] = []
-        self.canary: dict[str, Any] = {}
-        self.installs: dict[str, set[int]] = {}
-        self.offsets: list[int] = []
-        self.draft_ranks: set[str] = set()
-        self.fired_up = False
-        self.printed = ""
+        self.seen = Seen()
         self.rank, self.line = NO_RANK, 0
 
     def read(self, record: Record) -> None:
         self.rank, self.line = record.rank or NO_RANK, record.line
         if record.rank is not None:
-            self.ranks.add(self.rank)
+            self.seen.ranks.add(self.rank)
         text = record.text
         if self._server_args(text):
             return
@@ -108,26 +81,26 @@ class _Reader:
             # A line that was broken at a blank reads right only with the blank.
             if record.spaced != text:
                 reader(record.spaced)
-        self.fired_up = self.fired_up or "fired up and ready to roll" in text
+        self.seen.fired_up = self.seen.fired_up or "fired up and ready to roll" in text
 
     def _put(self, name: str, value: Any) -> None:
         """First statement of a rank wins; the second is the draft runner's or the broken line read again."""
         if value is not None:
-            self.per_rank.setdefault(name, {}).setdefault(self.rank, value)
-            self.lines.setdefault(name, self.line)
+            self.seen.per_rank.setdefault(name, {}).setdefault(self.rank, value)
+            self.seen.lines.setdefault(name, self.line)
 
     def _say(self, name: str, value: Any) -> None:
         """A value that belongs to the text and not to a rank; the first one stays."""
-        if self.once.setdefault(name, value) is value:
-            self.lines.setdefault(name, self.line)
+        if self.seen.once.setdefault(name, value) is value:
+            self.seen.lines.setdefault(name, self.line)
 
     def _server_args(self, text: str) -> bool:
         """Keep the last printed arguments; they are long, and a log of many starts has many."""
         match = PRINTED_ARGUMENTS.search(text)
         if match is None:
             return False
-        self.printed = text[match.start(match.lastgroup or 0) :]
-        self.lines["server_args"] = self.line
+        self.seen.printed = text[match.start(match.lastgroup or 0) :]
+        self.seen.lines["server_args"] = self.line
         return True
 
     def _weights(self, text: str) -> None:
@@ -136,10 +109,10 @@ class _Reader:
             self._put("load_weight_begin_avail_gb", float(avail[1]))
         elif "Load weight end" in text and avail:
             # Weights that come after a pool are the draft model's, also where the text begins behind the target's line.
-            later = any(pool["rank"] == self.rank for pool in self.pools) or self.rank in self.installs
-            if later or self.rank in self.per_rank.get("load_weight_avail_gb", {}):
+            later = any(pool["rank"] == self.rank for pool in self.seen.pools) or self.rank in self.seen.installs
+            if later or self.rank in self.seen.per_rank.get("load_weight_avail_gb", {}):
                 self._put("draft_weight_mem_gb", float(usage[1]) if usage else None)
-                self.draft_ranks.add(self.rank)
+                self.seen.draft_ranks.add(self.rank)
                 return
             self._put("load_weight_avail_gb", float(avail[1]))
             self._put("load_weight_mem_gb", float(usage[1]) if usage else None)
@@ -164,31 +137,31 @@ class _Reader:
             sizes = {"k_size_gb": match["k"], "v_size_gb": match["v"], "kv_size_gb": match["kv"]}
             pool = {"tokens": tokens, **{name: float(size) for name, size in sizes.items() if size is not None}}
             # A broken line is read twice, glued and joined by blanks; the first reading holds.
-            if not any(known["line"] == self.line and known["rank"] == self.rank for known in self.pools[-4:]):
-                self.pools.append({**pool, "rank": self.rank, "line": self.line})
-                self.lines.setdefault("kv_tokens", self.line)
+            if not any(known["line"] == self.line and known["rank"] == self.rank for known in self.seen.pools[-4:]):
+                self.seen.pools.append({**pool, "rank": self.rank, "line": self.line})
+                self.seen.lines.setdefault("kv_tokens", self.line)
 
     def _say_post(self, name: str, value: Any) -> None:
         if value is not None:
-            self.once.setdefault("post_capture", {}).setdefault(name, value)
-            self.lines.setdefault("post_capture", self.line)
+            self.seen.once.setdefault("post_capture", {}).setdefault(name, value)
+            self.seen.lines.setdefault("post_capture", self.line)
 
     def _canary(self, text: str) -> None:
         if "attach_canary_buffers" in text and (attach := read_attach(text)):
             offset = attach.pop("offset", None)
-            if offset is not None and offset not in self.offsets:
-                self.offsets.append(offset)
+            if offset is not None and offset not in self.seen.offsets:
+                self.seen.offsets.append(offset)
             if offset:
-                self.draft_ranks.add(self.rank)
+                self.seen.draft_ranks.add(self.rank)
             for name, value in attach.items():
-                self.canary.setdefault(name, value)
-            self.lines.setdefault("canary", self.line)
+                self.seen.canary.setdefault(name, value)
+            self.seen.lines.setdefault("canary", self.line)
         if "install_canary" in text and (install := read_install(text)):
-            self.installs.setdefault(self.rank, set()).add(self.line)
+            self.seen.installs.setdefault(self.rank, set()).add(self.line)
             self._put("verify_capacity", install.get("verify_capacity"))
-            if "verify_capacity" not in self.canary:
-                self.canary.update(install)
-                self.lines["canary"] = self.line
+            if "verify_capacity" not in self.seen.canary:
+                self.seen.canary.update(install)
+                self.seen.lines["canary"] = self.line
 
     def _graphs(self, text: str) -> None:
         if "Disable prefill CUDA graph" in text:
@@ -210,14 +183,14 @@ class _Reader:
     def _limits(self, text: str) -> None:
         if _READY.search(text) and not _POOL_DUMP.search(text):
             found = dict(_PAIR.findall(text))
-            if any(entry["line"] == self.line for entry in self.ready):
+            if any(entry["line"] == self.line for entry in self.seen.ready):
                 return
             entry: dict[str, Any] = {"rank": self.rank, "line": self.line}
-            for name, shown in (("max_total_num_tokens", "max_total_num_tokens"), *_READY_NAMES.items()):
+            for name, shown in (("max_total_num_tokens", "max_total_num_tokens"), *READY_NAMES.items()):
                 if name in found:
                     entry[shown] = float(found[name]) if shown.endswith("_gb") else int(float(found[name]))
-            self.ready.append(entry)
-            self.lines.setdefault("max_total_num_tokens", self.line)
+            self.seen.ready.append(entry)
+            self.seen.lines.setdefault("max_total_num_tokens", self.line)
         if match := _LARGER.search(text):
             self._say("requested_max_total_tokens", int(match[1]))
             self._say("profiled_max_total_tokens", int(match[2]))
@@ -266,160 +239,16 @@ class _Reader:
         if match := _DECODE.search(text):
             queue = _QUEUE.search(text)
             running = {"running_req": int(match[1]), "token": int(match[2]), "token_usage": float(match[3])}
-            self.once.update(running)
+            self.seen.once.update(running)
             if queue:
-                self.once["queue_req"] = int(queue[1])
+                self.seen.once["queue_req"] = int(queue[1])
         if match := _HOST_TIER.search(text):
             self._put("hicache_host_gb_per_rank", float(match[1]))
         if match := _POOL_DUMP.search(text):
             total, available, evictable, protected = map(int, match.groups())
             self._say("max_total_num_tokens", total)
-            self.lines.setdefault("pool_statistics", self.line)
+            self.seen.lines.setdefault("pool_statistics", self.line)
             self._say("available_size", available)
             self._say("evictable_size", evictable)
             self._say("protected_size", protected)
             self._say("held", total - available - evictable - protected)
-
-    def observed(self, ranks: Sequence[str]) -> dict[str, Any]:
-        self.ranks.update(ranks)
-        out: dict[str, Any] = {}
-        if len(self.ranks) > 2:
-            # With several ranks the bare lines are the main process's, which has no pool of its own.
-            self.ranks.discard(NO_RANK)
-        if self.ranks:
-            out["ranks"] = sorted(self.ranks, key=rank_key)
-        if self.printed:
-            fields = read_dict(self.printed, 0) if self.printed[0] == "{" else read_call(self.printed, len("ServerArgs("))
-            out["server_args"] = server_args_view(fields)
-        self._ready_values(out)
-        self._pools(out)
-        for name, by_rank in self.per_rank.items():
-            if name != "verify_capacity":
-                _spread(out, name, by_rank)
-        self._canary_values(out)
-        if isinstance(batches := out.get("cuda_graph_bs"), list):
-            out["cuda_graph_bs_count"], out["cuda_graph_bs_max"] = len(batches), max(batches, default=None)
-        for name, value in self.once.items():
-            out.setdefault(name, value)
-        if "post_capture_tokens" in out:
-            out["kv_tokens"] = out.pop("post_capture_tokens")
-        out["ready"] = True if self.fired_up else None if self.ready else False
-        if out.get("warning") == "max_running_requests_capped_by_mamba":
-            out.setdefault("mamba_cache_size", None)
-        return {**dict.fromkeys(_CORE), **out}
-
-    def _ready_values(self, out: dict[str, Any]) -> None:
-        values = [entry["max_total_num_tokens"] for entry in self.ready if "max_total_num_tokens" in entry]
-        labels = [entry["rank"] for entry in self.ready]
-        if len(set(labels)) < len(labels) and len(set(values)) > 1:
-            # One rank gives two different pools: two servers, or two starts, in one paste.
-            out["max_total_num_tokens_values"] = values
-            requests = [entry["max_running_requests"] for entry in self.ready if "max_running_requests" in entry]
-            out["max_running_requests_values"] = requests
-            for name in ("chunked_prefill_size", "max_prefill_tokens", "context_len", "available_gpu_mem_gb"):
-                distinct = {entry[name] for entry in self.ready if name in entry}
-                if len(distinct) == 1:
-                    out[name] = distinct.pop()
-            return
-        for name in ("max_total_num_tokens", *_READY_NAMES.values()):
-            by_rank = {entry["rank"]: entry[name] for entry in self.ready if name in entry}
-            if by_rank:
-                _spread(out, name, by_rank)
-        if len(set(labels)) > 1:
-            keys = ("rank", "max_total_num_tokens", "max_running_requests")
-            out["lines"] = sorted(
-                ({key: entry.get(key) for key in keys} for entry in self.ready), key=lambda entry: rank_key(str(entry["rank"]))
-            )
-            self._aggregate(out)
-
-    def _aggregate(self, out: dict[str, Any]) -> None:
-        """Sums over data-parallel ranks, each counted once."""
-        pools: dict[str, dict[str, Any]] = {}
-        for entry in self.ready:
-            if match := re.search(r"\bDP(\d+)", entry["rank"]):
-                pools.setdefault(match[1], entry)
-        if len(pools) > 1:
-            out["aggregate_tokens"] = sum(entry.get("max_total_num_tokens", 0) for entry in pools.values())
-            out["aggregate_running_requests"] = sum(entry.get("max_running_requests", 0) for entry in pools.values())
-
-    def _pools(self, out: dict[str, Any]) -> None:
-        by_rank: dict[str, list[dict[str, Any]]] = {}
-        for pool in self.pools:
-            by_rank.setdefault(pool["rank"], []).append(pool)
-        if not by_rank:
-            return
-        window, full = self.once.get("swa_layer_tokens"), self.once.get("full_layer_tokens")
-        if any(len(pools) > 1 for pools in by_rank.values()):
-            # Ranks of one server list the same pools; pools of other servers have no rank in common.
-            several = [pools for pools in by_rank.values() if len(pools) > 1]
-            alike = all([_bare(pool) for pool in pools] == [_bare(pool) for pool in several[0]] for pools in by_rank.values())
-            listed = several[0] if alike else self.pools
-            kinds = self._kinds(listed, window, full)
-            out["kv_pools"] = [{**_bare(pool), **({"kind": kind} if kind else {})} for pool, kind in zip(listed, kinds, strict=True)]
-            mains = {pools[0]["rank"]: main for pools in by_rank.values() if (main := self._main(pools, window, full)) is not None}
-        else:
-            mains = {rank: pools[0] for rank, pools in by_rank.items()}
-        for name, key in (("kv_tokens", "tokens"), ("k_size_gb", "k_size_gb"), ("v_size_gb", "v_size_gb"), ("kv_size_gb", "kv_size_gb")):
-            values = {rank: pool[key] for rank, pool in mains.items() if key in pool}
-            if values:
-                _spread(out, name, values)
-
-    def _kinds(self, pools: list[dict[str, Any]], window: int | None, full: int | None) -> list[str]:
-        if window is not None and full is not None and window != full:
-            return ["swa" if pool["tokens"] == window else "full" if pool["tokens"] == full else "" for pool in pools]
-        if pools[0]["rank"] in self.draft_ranks and len({pool["rank"] for pool in pools}) == 1:
-            return ["target", *["draft"] * (len(pools) - 1)]
-        return [""] * len(pools)
-
-    def _main(self, pools: list[dict[str, Any]], window: int | None, full: int | None) -> dict[str, Any] | None:
-        """The pool that limits a rank: the full one beside a window pool, the target's beside the draft's; None where nothing tells."""
-        kinds = self._kinds(pools, window, full)
-        for wanted in ("full", "target"):
-            if wanted in kinds:
-                return pools[kinds.index(wanted)]
-        return pools[0] if len(pools) == 1 or len({pool["tokens"] for pool in pools}) == 1 else None
-
-    def _canary_values(self, out: dict[str, Any]) -> None:
-        if not self.canary:
-            return
-        out["canary"] = dict(self.canary)
-        if self.installs:
-            out["canary_installs"] = max(map(len, self.installs.values()))
-        if self.offsets:
-            out["canary_token_offsets"] = self.offsets
-        verify = self.per_rank.get("verify_capacity", {})
-        if verify:
-            _spread(out, "installed_pool_slot_count", {rank: value // 3 for rank, value in verify.items()})
-
-
-def _bare(pool: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in pool.items() if name not in ("rank", "line")}
-
-
-def _spread(out: dict[str, Any], name: str, by_rank: dict[str, Any]) -> None:
-    """One value where all ranks agree; else null, the smallest, and all of them."""
-    values = list(by_rank.values())
-    agree = all(value == values[0] for value in values)
-    out[name] = values[0] if agree else None
-    if len(values) > 1 and all(isinstance(value, int | float) for value in values):
-        out[f"{name}_min"] = min(values)
-    if not agree:
-        out[f"{name}_by_rank"] = dict(sorted(by_rank.items(), key=lambda entry: rank_key(entry[0])))
-
-
-def rank_key(label: str) -> tuple[Any, ...]:
-    """Sorts PP0 TP2 before PP0 TP11, and lines without a rank first."""
-    if label == NO_RANK:
-        return ()
-    return tuple((word.rstrip("0123456789"), int(re.sub(r"\D", "", word)[:9] or 0)) for word in label.split())
-
-
-def server_args_view(fields: dict[str, Any]) -> dict[str, Any]:
-    """Printed arguments without secrets; the two phases of a nested graph configuration also under flat names."""
-    view = {name: value for name, value in fields.items() if not is_secret(name)}
-    config = view.get("cuda_graph_config")
-    for phase in ("decode", "prefill"):
-        inner = config.get(phase) if isinstance(config, dict) else None
-        if isinstance(inner, dict):
-            view.update({f"cuda_graph_{phase}_{key}": inner[key] for key in ("max_bs", "backend", "bs") if key in inner})
-    return view
