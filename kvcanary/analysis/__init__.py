@@ -1,0 +1,1 @@
+"""Results and parsed logs to frames, maps, diagnoses and comparisons."""

@@ -1,0 +1,1 @@
+"""Frames to Plotly figures with their words: pure functions, one theme."""

@@ -1,0 +1,1 @@
+"""Settings, rules, launch capacities, memory, and what they are computed from."""

@@ -1,0 +1,1 @@
+"""Plan, stamp and verify: one contract, four implementations, equal bytes."""

@@ -1,0 +1,1 @@
+"""Benchmarks and campaigns as jobs in processes of their own."""

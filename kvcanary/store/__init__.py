@@ -1,0 +1,1 @@
+"""Runs on disk and in a database: list, open, compare, report, delete."""

@@ -1,0 +1,1 @@
+"""What the Streamlit pages are made of."""

@@ -1,4 +1,4 @@
-"""Building blocks that more than one page shows: findings with their fixes, figures with formulas, tables."""
+"""Building blocks that more than one page shows: counts of findings, figures with formulas, tables."""
 
 from __future__ import annotations
 
@@ -6,39 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
-from kvcanary.config.findings import Finding, Fix, Severity
+from kvcanary.config.findings import Finding, Severity
 from kvcanary.config.formula import Bound
-from kvcanary.escape import html_text, markdown_text
-from kvcanary.ui import state
-
-_HEADS = {Severity.ERROR: "will not start", Severity.WARNING: "fails or misleads later", Severity.NOTE: "worth knowing"}
-
-
-def findings_list(findings: Sequence[Finding]) -> None:
-    """Every finding, worst first: the engine's sentence, what it means, and buttons that change the setting."""
-    for number, finding in enumerate(findings):
-        with st.container(border=True, gap="xxsmall", key=f"finding.{number}.{finding.rule}"):
-            st.html(
-                f'<p class="kvc-finding"><span class="kvc-badge kvc-{finding.severity}">{finding.severity}</span>'
-                f"<code>{html_text(finding.message)}</code></p>"
-                f'<p class="kvc-why" title="{html_text(finding.source)}">{html_text(finding.why)}</p>'
-            )
-            if finding.fixes:
-                with st.container(horizontal=True, gap="small"):
-                    for index, fix in enumerate(finding.fixes):
-                        _fix_button(f"{number}.{finding.rule}.{index}", finding.severity, fix)
-
-
-def _fix_button(place: str, severity: Severity, fix: Fix) -> None:
-    # Two fixes of one finding may change the same field, so the place and not the field makes the key.
-    st.button(
-        markdown_text(fix.text),
-        key=f"fix.{place}.{fix.field}",
-        help=f"As a flag: {markdown_text(fix.flag)}" if fix.flag else "Changes the form.",
-        on_click=state.set_value,
-        args=(fix.field, fix.value),
-        type="primary" if severity is Severity.ERROR else "secondary",
-    )
+from kvcanary.escape import html_text
 
 
 def count_sentence(findings: Iterable[Finding]) -> str:

@@ -29,6 +29,7 @@ _U64 = np.uint64
 
 @compiled
 def splitmix64(value):
+    """SGLang's mixer of one uint64; zero stays zero."""
     value = (value ^ (value >> _SHIFT_1)) * _M1
     value = (value ^ (value >> _SHIFT_2)) * _M2
     return value ^ (value >> _SHIFT_3)
@@ -36,6 +37,7 @@ def splitmix64(value):
 
 @compiled
 def mix3(prev_hash, token, position):
+    """Chain hash over three uint64: what the slot after this one must store."""
     return splitmix64(splitmix64(splitmix64(prev_hash) ^ token) ^ position)
 
 

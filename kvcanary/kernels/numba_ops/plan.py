@@ -63,6 +63,7 @@ def translate(lut, slot):
 
 @compiled
 def fill_seeds(rows, prefix_lens, table, lut, offsets, seeds):
+    """Seed slot of each request that writes: its last prefix token, -1 at a chain head; int64 seeds [requests] are overwritten."""
     for request in range(rows.shape[0]):
         seed = np.int64(_CHAIN_HEAD)
         if offsets[request + 1] > offsets[request] and prefix_lens[request] > 0:
