@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -26,16 +27,44 @@ def test_from_upload_to_map_to_slot_card_to_download(page: Page, server: str, tm
     mark.click(force=True)
     expect(page.get_by_test_id("inspect-card")).to_contain_text("Slot 4 105")
     expect(page.get_by_test_id("stMain")).to_contain_text("An echo in incident 1: slot 9218 before it in the chain")
-    expect(page.locator("pre", has_text="slot_idx=4105").first).to_be_visible()
-    # A click while the page is still being drawn anew would hit a button that is about to be replaced.
-    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
-    with page.expect_download() as waiting:
-        page.get_by_role("button", name="CSV", exact=True).click()
-    saved = tmp_path / "violations.csv"
-    waiting.value.save_as(saved)
+    expect(page.locator("pre", has_text="(kernel_kind=HEAD_K_FULL, slot_idx=4105").first).to_be_visible()
+    settled(page)
+    saved = download(page, "CSV", tmp_path)
     rows = list(csv.DictReader(saved.open()))
     assert {row["slot_idx"] for row in rows} == {"4105", "9218"}
     assert len(rows) == 24
+    report = download(page, "HTML report", tmp_path)
+    page.goto(report.as_uri())
+    expect(page.get_by_role("heading", name="Likeliest cause: Wrong mapping or slot reuse")).to_be_visible()
+    expect(page.locator("#figure-0 .bars .point").first).to_be_visible()
+
+
+def download(page: Page, button: str, folder: Path) -> Path:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=button, exact=True).click()
+    saved = folder / waiting.value.suggested_filename
+    waiting.value.save_as(saved)
+    return saved
+
+
+def test_a_click_on_a_cell_filters_every_view_and_the_address_tells(page: Page, server: str) -> None:
+    page.goto(f"{server}/inspect_log")
+    page.get_by_role("button", name="Load an example").click()
+    expect(page.get_by_text("All 24 violations are shown")).to_be_visible()
+    settled(page)
+    page.locator("[class*=st-key-inspect_matrix-tag] .js-plotly-plot .scatterlayer .point").first.click(force=True)
+    expect(page.get_by_text("12 of 24 violations are shown")).to_be_visible()
+    page.wait_for_url(re.compile(r"tag=HEAD_K_FULL"))
+    expect(page.get_by_test_id("inspect-card")).to_contain_text("6 records")
+    settled(page)
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_text("All 24 violations are shown")).to_be_visible()
+    assert "tag=" not in page.url
+
+
+def settled(page: Page) -> None:
+    """A click while the page is still being drawn anew would hit something that is about to be replaced."""
+    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
