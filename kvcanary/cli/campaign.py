@@ -108,7 +108,8 @@ def _tell(name: str, configs: list[str], json_target: str | None) -> None:
     console = wide_console()
     console.print(f"{known.title}. {known.story}", markup=False)
     for result in results:
-        console.print(f"{result.config}: {'' if result.lines else result.reason or 'nothing reported'}", markup=False)
+        told = "" if result.lines else f" {result.reason or 'nothing reported'}"
+        console.print(f"{result.config}:{told}", markup=False)
         for line in result.lines:
             console.print(f"  {line}", markup=False)
 

@@ -106,15 +106,22 @@ def serve(options: ServingOptions, backend: Backend) -> Iterator[tuple[CanaryExe
                 ops += injector.record.ops
         tree = engine.memory.tree
         sweep = {Group.FULL: tree.walk(), Group.SWA: tree.walk(resident_only=True)} if tree and step.index % 20 == 0 else None
-        yield executor, recorder, sorted(executor.run(step, ops, sweep).rows.tolist())
+        report = executor.run(step, ops, sweep)
+        yield executor, recorder, sorted(report.rows.tolist()) + sorted(report.draft_rows.tolist())
         if step.index + 1 == STEPS:
             return
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"sliding_window": 12, "swa_pool_slot_count": 200, "page_size": 4}, {"speculative_num_draft_tokens": 3, "cuda_graph_max_bs": 4}],
-    ids=["full", "window-pages", "draft-graphs"],
+    [
+        {},
+        {"sliding_window": 12, "swa_pool_slot_count": 200, "page_size": 4},
+        {"speculative_num_draft_tokens": 3, "cuda_graph_max_bs": 4},
+        {"speculative_num_draft_tokens": 3, "draft_pool": True, "dp_size": 2},
+        {"enable_mixed_chunk": True, "sliding_window": 12, "swa_pool_slot_count": 128, "host_slot_count": 256, "pool_slot_count": 128},
+    ],
+    ids=["full", "window-pages", "draft-graphs", "draft-pool-ranks", "mixed-window-host"],
 )
 def test_plans_records_and_rings_equal_sglang_on_every_step(sglang: SimpleNamespace, changes: dict[str, Any]) -> None:
     options = ServingOptions(**{**SIZES, **changes})
@@ -122,7 +129,9 @@ def test_plans_records_and_rings_equal_sglang_on_every_step(sglang: SimpleNamesp
     runs = zip(serve(options, SglangBackend(sglang)), serve(options, choose_backend("auto")[0]), strict=True)
     for (theirs, their_plans, their_rows), (ours, our_plans, our_rows) in runs:
         assert our_rows == their_rows
-        assert our_plans.plans[-1] == their_plans.plans[-1]
+        # One plan per group and runner.
+        count = len(theirs.memories)
+        assert our_plans.plans[-count:] == their_plans.plans[-count:]
         for group, memory in theirs.memories.items():
             for name, buffer in memory.stamps.items():
                 assert torch.equal(torch.from_numpy(ours.memories[group].stamps[name]), torch.from_numpy(buffer)), f"{group} {name}"
