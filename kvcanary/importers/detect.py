@@ -11,16 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvcanary.config.findings import Finding, worst_first
+from kvcanary.config.findings import worst_first
 from kvcanary.errors import ImportTextError
-from kvcanary.importers import error_messages, fields, json_documents, sglang_fields, vllm_fields
+from kvcanary.importers import fields, json_documents, sglang_fields, vllm_fields
 from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.launch_command import CommandReading, read_commands
-from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
-from kvcanary.importers.result import Command, Conflict, ErrorExplanation, FieldValue, ImportKind, ImportResult, Rank, UnknownFlag
+from kvcanary.importers.log_reading import read_log
+from kvcanary.importers.result import Command, Conflict, FieldValue, ImportKind, ImportResult, Rank, UnknownFlag
 from kvcanary.importers.secrets import redact
-from kvcanary.importers.server_log import PRINTED_ARGUMENTS, read_server_log
-from kvcanary.importers.vllm_log import read_vllm_log
 from kvcanary.units import format_bytes
 
 MAX_BYTES = 64 << 20
@@ -31,12 +29,6 @@ _LOG_LINE = re.compile(
     r"^Possible solutions|^\s*(?:max_total_num_tokens=|KV Cache is allocated|install_canary|attach_canary|"
     r"\{'model_path': |ServerArgs\(model_path=(?=.*=None))"
 )
-_VLLM_WORDS = re.compile(
-    r"vLLM|^\W*(?:\([^)]{0,80}\) )?(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|"
-    r"Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|No available memory for the cache blocks|max_model_len`|"
-    r"Model loading took"
-)
-_RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 _COMMAND_WORDS = re.compile(
     r"--?[A-Za-z]|launch_server|sglang serve|vllm|[A-Za-z][\w-]{0,60}:\s|\b(?:Engine|ServerArgs|LLM|EngineArgs)\(|SGLANG_KV_CANARY"
 )
@@ -84,7 +76,7 @@ def read_text(text: str, name: str = "paste") -> ImportResult:
     _refuse_binary(text, name)
     parts, rest = _documents(text, name)
     if rest.strip():
-        parts += _log(rest, name)
+        parts += read_log(rest, name)
         parts += _commands(rest, name)
     parts = [part for part in parts if _says_something(part)]
     if not parts:
@@ -126,78 +118,6 @@ def _documents(text: str, name: str) -> tuple[list[ImportResult], str]:
             at = end + lead
     pieces.append(text[at:])
     return [json_documents.read_document(value, kind, name) for value, kind in known], "".join(pieces)
-
-
-def _log(text: str, name: str) -> list[ImportResult]:
-    if not any(word in text for word in (*TELLING, "Decode batch")) and not error_messages.TELLING.search(text[:READ_ALL_CHARS]):
-        return []
-    records = [_redacted(record) for record in read_records(text)]
-    if not records:
-        return []
-    engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
-    explanations, stated = error_messages.explain(records)
-    ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
-    observed, lines = read_vllm_log(records) if engine == "vllm" else read_server_log(records, sorted(ranks))
-    if not _log_says_something(observed) and not stated and not explanations:
-        return []
-    observed = {**observed, **{key: value for key, value in stated.items() if observed.get(key) is None}}
-    found = fields.FieldSet()
-    _errors(observed, explanations)
-    (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
-    settled, conflicts = found.settle()
-    findings = [*found.findings, *_log_findings(observed, records)]
-    only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
-    return [
-        ImportResult(
-            kind=ImportKind.ERROR if only_error else ImportKind.LOG, name=name, engine=engine, observed=observed, fields=settled,
-            findings=tuple(findings), explanations=tuple(explanations), conflicts=tuple(conflicts),
-        )
-    ]  # fmt: skip
-
-
-def _redacted(record: Record) -> Record:
-    text = redact(record.text)
-    return record if text == record.text else replace(record, text=text, spaced=redact(record.spaced))
-
-
-def _speaks_sglang(records: Sequence[Record]) -> bool:
-    return any(
-        PRINTED_ARGUMENTS.search(record.text) or "max_total_num_tokens=" in record.text or "KV Cache is allocated" in record.text
-        for record in records
-    )
-
-
-_NO_FACTS = ("ranks", "ready", "running_req", "token", "token_usage", "queue_req", "engine_core", "workers", "error", "errors")
-
-
-def _log_says_something(observed: Mapping[str, Any]) -> bool:
-    return any(value is not None for key, value in observed.items() if key not in _NO_FACTS) or "token" in observed
-
-
-def _errors(observed: dict[str, Any], explanations: Sequence[ErrorExplanation]) -> None:
-    labels = [entry.label for entry in explanations]
-    if len(labels) == 1:
-        observed["error"] = labels[0]
-    if labels:
-        observed["errors"] = labels
-    if labels and "ready" in observed and observed["ready"] is None and observed.get("max_total_num_tokens") is None:
-        observed["ready"] = False
-
-
-def _log_findings(observed: Mapping[str, Any], records: Sequence[Record]) -> list[Finding]:
-    found: list[Finding] = []
-    if "max_total_num_tokens_values" in observed:
-        values = ", ".join(map(str, observed["max_total_num_tokens_values"]))
-        why = "Two values of one rank are two servers or two starts. Paste one of them to use its pool."
-        found.append(note("several-servers", f"several pool sizes: {values}", why))
-    if records[-1].cut:
-        why = "The text ends inside a line; a number it ends in may be cut, so it was not read."
-        found.append(note("cut", "the log is cut inside its last line", why))
-    if observed.get("kv_tokens") is not None and observed.get("max_total_num_tokens", 0) is None and "error" not in observed:
-        found.append(
-            note("no-ready-line", "no ready line", "The pool size is that of the allocation line; the server may still have changed it.")
-        )
-    return found
 
 
 def _commands(text: str, name: str) -> list[ImportResult]:

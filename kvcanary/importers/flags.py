@@ -11,7 +11,7 @@ from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers.arguments import Argument, BadValue, Resolved, Table
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
-from kvcanary.importers.shell import Word
+from kvcanary.importers.shell_expand import Word
 
 _NEGATIVE = re.compile(r"-\d+(?:[._]\d+)*(?:[eE][+-]?\d+)?|-\.\d+")
 _MARKDOWN_LINK = re.compile(r"\[([^\[\]]{1,300})\]\([^()\s]{0,2000}\)")

@@ -11,11 +11,14 @@ from typing import Any
 from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers import paste
 from kvcanary.importers.arguments import BadValue, Table, table
-from kvcanary.importers.commands import PROGRAM, Found, RawCommand, guess_engine, in_python, in_shell, in_yaml
+from kvcanary.importers.commands import PROGRAM, Found, RawCommand, guess_engine
 from kvcanary.importers.flags import MAX_SUGGESTIONS, Reading, distinct, note, read_flags
+from kvcanary.importers.python_commands import in_python
 from kvcanary.importers.python_text import Expression
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
+from kvcanary.importers.shell_commands import in_shell
+from kvcanary.importers.yaml_commands import in_yaml
 
 _YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
 _YAML_PAIR = re.compile(r"(?m)^[ \t]*(?:- )?[\"']?(?:--)?([A-Za-z][\w-]{1,60})[\"']?[ \t]*:[ \t]+\S")

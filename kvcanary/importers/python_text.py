@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvcanary.importers.shell import Word
+from kvcanary.importers.shell_expand import Word
 
 MAX_TOKENS = 50_000
 _TOKEN = re.compile(

@@ -13,7 +13,8 @@ from kvcanary.errors import ImportTextError
 from kvcanary.importers import detect
 from kvcanary.importers.detect import MAX_BYTES, read_bytes, read_text
 from kvcanary.importers.json_documents import MAX_DOCUMENT_CHARS
-from kvcanary.importers.shell import MAX_EXPANDED, MAX_WORDS
+from kvcanary.importers.shell import MAX_WORDS
+from kvcanary.importers.shell_expand import MAX_EXPANDED
 
 LAUNCH = "python -m sglang.launch_server "
 

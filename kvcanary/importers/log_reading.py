@@ -1,0 +1,98 @@
+"""A start-up log or an error message of either engine as one reading: what it states, what it means, and the fields it gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvcanary.config.findings import Finding
+from kvcanary.importers import error_messages, sglang_fields, vllm_fields
+from kvcanary.importers.fields import FieldSet
+from kvcanary.importers.flags import note
+from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
+from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
+from kvcanary.importers.secrets import redact
+from kvcanary.importers.server_log import PRINTED_ARGUMENTS, read_server_log
+from kvcanary.importers.vllm_log import read_vllm_log
+
+_VLLM_WORDS = re.compile(
+    r"vLLM|^\W*(?:\([^)]{0,80}\) )?(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|"
+    r"Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|No available memory for the cache blocks|max_model_len`|"
+    r"Model loading took"
+)
+_RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
+
+
+def read_log(text: str, name: str) -> list[ImportResult]:
+    """One reading of all log lines and errors of a text; none where it says nothing about capacity."""
+    if not any(word in text for word in (*TELLING, "Decode batch")) and not error_messages.TELLING.search(text[:READ_ALL_CHARS]):
+        return []
+    records = [_redacted(record) for record in read_records(text)]
+    if not records:
+        return []
+    engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
+    explanations, stated = error_messages.explain(records)
+    ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
+    observed, lines = read_vllm_log(records) if engine == "vllm" else read_server_log(records, sorted(ranks))
+    if not _log_says_something(observed) and not stated and not explanations:
+        return []
+    observed = {**observed, **{key: value for key, value in stated.items() if observed.get(key) is None}}
+    found = FieldSet()
+    _errors(observed, explanations)
+    (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
+    settled, conflicts = found.settle()
+    findings = [*found.findings, *_log_findings(observed, records)]
+    only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
+    return [
+        ImportResult(
+            kind=ImportKind.ERROR if only_error else ImportKind.LOG, name=name, engine=engine, observed=observed, fields=settled,
+            findings=tuple(findings), explanations=tuple(explanations), conflicts=tuple(conflicts),
+        )
+    ]  # fmt: skip
+
+
+def _redacted(record: Record) -> Record:
+    text = redact(record.text)
+    return record if text == record.text else replace(record, text=text, spaced=redact(record.spaced))
+
+
+def _speaks_sglang(records: Sequence[Record]) -> bool:
+    return any(
+        PRINTED_ARGUMENTS.search(record.text) or "max_total_num_tokens=" in record.text or "KV Cache is allocated" in record.text
+        for record in records
+    )
+
+
+_NO_FACTS = ("ranks", "ready", "running_req", "token", "token_usage", "queue_req", "engine_core", "workers", "error", "errors")
+
+
+def _log_says_something(observed: Mapping[str, Any]) -> bool:
+    return any(value is not None for key, value in observed.items() if key not in _NO_FACTS) or "token" in observed
+
+
+def _errors(observed: dict[str, Any], explanations: Sequence[ErrorExplanation]) -> None:
+    labels = [entry.label for entry in explanations]
+    if len(labels) == 1:
+        observed["error"] = labels[0]
+    if labels:
+        observed["errors"] = labels
+    if labels and "ready" in observed and observed["ready"] is None and observed.get("max_total_num_tokens") is None:
+        observed["ready"] = False
+
+
+def _log_findings(observed: Mapping[str, Any], records: Sequence[Record]) -> list[Finding]:
+    found: list[Finding] = []
+    if "max_total_num_tokens_values" in observed:
+        values = ", ".join(map(str, observed["max_total_num_tokens_values"]))
+        why = "Two values of one rank are two servers or two starts. Paste one of them to use its pool."
+        found.append(note("several-servers", f"several pool sizes: {values}", why))
+    if records[-1].cut:
+        why = "The text ends inside a line; a number it ends in may be cut, so it was not read."
+        found.append(note("cut", "the log is cut inside its last line", why))
+    if observed.get("kv_tokens") is not None and observed.get("max_total_num_tokens", 0) is None and "error" not in observed:
+        found.append(
+            note("no-ready-line", "no ready line", "The pool size is that of the allocation line; the server may still have changed it.")
+        )
+    return found

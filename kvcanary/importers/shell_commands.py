@@ -1,0 +1,136 @@
+"""Launch commands in shell text, also inside the quoted words of ssh, bash -c and tmux."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvcanary.config.findings import Severity
+from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, takes_positional
+from kvcanary.importers.flags import note
+from kvcanary.importers.shell import RawWord, Statement, read_shell
+from kvcanary.importers.shell_expand import MAX_DEPTH, Variables, Word, assignments, expand
+
+_SILENT = ("echo", "printf", "grep", "pgrep", "pkill", "kill", "man", "cat", "which", "#")
+
+
+def in_shell(text: str, first_line: int = 1) -> Found:
+    """Commands in shell text."""
+    return _Shell(Variables()).read(text, first_line)
+
+
+class _Shell:
+    """Reads statements in order; nested quoting is read by another round over the word's text with the same variables."""
+
+    def __init__(self, variables: Variables, depth: int = 0) -> None:
+        self.variables, self.depth = variables, depth
+        self.found = Found()
+        self.open: RawCommand | None = None
+        self.exports: dict[str, str] = {}
+
+    def read(self, text: str, first_line: int) -> Found:
+        shell = read_shell(text, first_line)
+        if shell.unbalanced:
+            self._say("unbalanced-quotes", "unbalanced quotes", "A quote opens and never closes; what stands before it was read.")
+        if shell.blank_continuation:
+            why = "A shell ends the command there; the lines were read as one command."
+            self._say("blank-continuation", "backslash followed by spaces", why)
+        for statement in shell.statements:
+            self._statement(statement)
+        self._unexported()
+        return self.found
+
+    def _say(self, rule: str, message: str, why: str, severity: Severity = Severity.WARNING) -> None:
+        if not any(finding.message == message for finding in self.found.findings):
+            self.found.findings.append(note(rule, message, why, severity=severity))
+
+    def _statement(self, statement: Statement) -> None:
+        if services := self._service_environment(statement.words):
+            self.exports.update(services)
+            return
+        if self.variables.assign(statement):
+            exported = {name: word.text for name, word in self.variables.exported.items() if ENV_NAMES.fullmatch(name)}
+            self.exports.update(exported)
+            self.open = None
+            return
+        words = [word for raw in statement.words for word in self._expanded(raw)]
+        if not words:
+            return
+        start = find_program(words)
+        if start is not None:
+            self._launch(statement, words, start)
+        elif is_flag(words[0].text):
+            self._fragment(words)
+        else:
+            self.open = None
+            if words[0].text not in _SILENT:
+                self._inside(statement, words)
+
+    def _expanded(self, raw: RawWord) -> list[Word]:
+        if raw.items is not None:
+            return [Word(raw.text, raw.line)]
+        return expand(raw, self.variables)
+
+    def _service_environment(self, words: Sequence[RawWord]) -> dict[str, str]:
+        """systemd's Environment="A=1" "B=2"."""
+        if not words[0].text.startswith("Environment="):
+            return {}
+        inner = read_shell(" ".join(word.text for word in words).removeprefix("Environment=")).statements
+        pairs = assignments([word for statement in inner for word in statement.words], self.variables)
+        return {name: word.text for name, word in pairs if ENV_NAMES.fullmatch(name) and not word.unresolved}
+
+    def _launch(self, statement: Statement, words: list[Word], start: tuple[str, int, bool]) -> None:
+        engine, at, has_interpreter = start
+        command = RawCommand(engine, words[at:], words[at - 1].line, positional=takes_positional(words, at))
+        command.env = {**self.exports, **prefix_environment(statement.words, self.variables)}
+        if not has_interpreter:
+            command.findings.append(
+                note("no-program", "no program before -m", "The word that starts Python is missing; the flags were read.")
+            )
+        self.found.commands.append(command)
+        self.open = command
+
+    def _fragment(self, words: list[Word]) -> None:
+        """Flags at the beginning of a line: the rest of the command above whose backslash was lost, or a piece of a command."""
+        if self.open is None:
+            self.open = RawCommand("", [], words[0].line, has_program=False, env=dict(self.exports))
+            self.found.commands.append(self.open)
+        elif self.open.has_program:
+            self._say(
+                "lost-continuation", "a line begins with a flag without a backslash before it", "It was read as part of the command above."
+            )
+        self.open.words += words
+
+    def _inside(self, statement: Statement, words: list[Word]) -> None:
+        """A command inside a quoted word: ssh host "...", bash -c '...', tmux send-keys '...'."""
+        for word in words:
+            if self.depth < MAX_DEPTH and PROGRAM.search(word.text) and any(char.isspace() for char in word.text):
+                inner = _Shell(self.variables, self.depth + 1)
+                inner.exports = {**self.exports, **prefix_environment(statement.words, self.variables)}
+                found = inner.read(word.text, word.line)
+                self.found.commands += found.commands
+                for finding in found.findings:
+                    self._say(finding.rule, finding.message, finding.why)
+
+    def _unexported(self) -> None:
+        plain = {name: word.text for name, word in self.variables.plain.items() if ENV_NAMES.fullmatch(name)}
+        if any(command.has_program for command in self.found.commands):
+            for name in plain:
+                self._say("not-exported", f"{name} is set but not exported", "The server does not see it; put export before it.")
+        else:
+            self.exports = {**plain, **self.exports}
+        self.found.env = dict(self.exports)
+
+
+def prefix_environment(words: Iterable[RawWord], variables: Variables) -> dict[str, str]:
+    """NAME=value before the program, also behind -e, --env and --env=."""
+    found: dict[str, str] = {}
+    for word in words:
+        text = word.text
+        if text.startswith(("--env=", "-e=")):
+            name, _, value = text.partition("=")[2].partition("=")
+            if ENV_NAMES.fullmatch(name) and "$" not in value:
+                found[name] = value
+    for name, value_word in assignments(list(words), variables):
+        if ENV_NAMES.fullmatch(name) and not value_word.unresolved:
+            found[name] = value_word.text
+    return found
