@@ -27,6 +27,15 @@ def test_a_bare_command_is_completed_in_the_engines_order() -> None:
     assert filled.pool.req_to_token_pool_size == max(2048, min(4096, int(answer.slots / 40_960 * 512)))
 
 
+def test_the_engine_fills_its_static_share_even_where_the_device_is_too_small_for_the_rest() -> None:
+    # A request table of 16 GB lies outside the static share.
+    large = server(max_seq_len_per_req=20_000_004)
+    filled, _, _ = choose_missing(large, ["pool_slot_count"])
+    fitting = largest_pool(memory_plan(large))
+    assert isinstance(fitting, PoolAnswer)
+    assert filled.pool.pool_slot_count > fitting.slots
+
+
 def test_only_what_is_missing_is_chosen() -> None:
     filled, derived, _ = choose_missing(server(), ["max_prefill_tokens", "page_size"])
     assert [entry.field for entry in derived] == ["max_prefill_tokens"]

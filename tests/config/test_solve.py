@@ -46,6 +46,11 @@ def test_largest_is_the_last_that_fits_whatever_the_guess(low: int, high: int, l
     assert largest(lambda n: n <= limit, low, high, guess) == expected
 
 
+def test_no_guess_loses_an_answer() -> None:
+    found = {(limit, guess): largest(limit.__ge__, 0, 47, guess) for limit in range(48) for guess in range(50)}
+    assert {key: answer for key, answer in found.items() if answer != key[0]} == {}
+
+
 def test_a_plan_is_solved_in_a_few_tries() -> None:
     tried: list[int] = []
 

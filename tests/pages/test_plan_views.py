@@ -84,6 +84,8 @@ def test_overflow_forecast_of_a_sharing_pattern() -> None:
     text = html(app)
     assert "Not verified: rows are" in text
     assert "90 x (60000 + 512) = 5446080 rows; 3 x 180000 = 540000" in text
+    app.text_input(key="overflow.groups").set_value("2").run()
+    assert "90 x (60000 + 512) + 90 x (60000 + 512) = 10892160 rows" in html(app)
     app.text_input(key="overflow.own").set_value("some").run()
     assert not app.exception
     assert "must be a whole number" in html(app)
