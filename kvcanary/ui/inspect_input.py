@@ -46,7 +46,7 @@ def draw() -> Loaded | None:
             st.text_area("Or paste lines of a log", key=_TEXT, height=92, placeholder="kv_canary violation: launch_tag=…")
             with st.container(horizontal=True, gap="small"):
                 st.button("Inspect", key="inspect_go", type="primary", on_click=_take_text)
-                st.button("Load an example", key="inspect_example", on_click=_take_example)
+                st.button("Load an example", key="inspect_example", on_click=take_example)
         if folders:
             _folder_form(folders)
     if problem := st.session_state.get(_PROBLEM):
@@ -105,7 +105,8 @@ def _take_text() -> None:
     _read({"pasted text": partial(io.BytesIO, text.encode(errors="replace"))}, "pasted text")
 
 
-def _take_example() -> None:
+def take_example() -> None:
+    """Read the invented example, as if it had been uploaded."""
     address.begin_log("")
     _read({"example.log": partial(io.BytesIO, example_log().encode())}, "example")
 

@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.navigation.page import Page as StreamlitPage
 
 from kvcanary.errors import JobError, StoreError
-from kvcanary.ui import sidebar, state, style
+from kvcanary.ui import first_run, sidebar, state, style
 
 _run = threading.local()
 
@@ -35,6 +35,7 @@ def frame() -> Iterator[None]:
     state.begin()
     _run.inside = True
     with _sentence_for_trouble():
+        first_run.arrive()
         try:
             yield
         finally:

@@ -150,6 +150,11 @@ def current() -> Current:
     return Current(settings, worst_first(problems + ruled), not problems)
 
 
+def untouched() -> bool:
+    """Whether every field still has its default and nothing came with the address."""
+    return texts() == _DEFAULT_TEXT and not unknown_parameters()
+
+
 def unknown_parameters() -> dict[str, str]:
     """Parameters of the address that are no field."""
     unknown: dict[str, str] = st.session_state.setdefault(_UNKNOWN, {})
