@@ -15,7 +15,7 @@ RUN_STEPS = 64
 
 
 class DecodeRun:
-    """Step i of the run writes tokens[i] at positions[i] into slots[i], int64 [steps, bs]; known_lens[i] are the lengths it knows.
+    """Step i of the run writes tokens[i] at positions[i] into slots[i], int64 [bs] each; known_lens[i] are the lengths it knows.
 
     rows: int64 [bs]. pages[i]: pages that steps 0 to i take. issued and completed count steps; table lengths are brought up to date by
     `settle`, not by each step.
@@ -30,11 +30,13 @@ class DecodeRun:
         last = int((self._totals - self._start).min()) - (0 if overlap else 1)
         steps = max(1, min(limit, last))
         positions = self._start + np.arange(steps)[:, None]
-        self.slots = self._slots_from_free_list(positions)
-        self.steps = len(self.slots)
-        self.positions = positions[: self.steps]
-        self.known_lens = np.minimum(self.positions + 1, self._totals)
-        self.tokens = table.token_ids[rows, self.positions].astype(np.int64)
+        slots = self._slots_from_free_list(positions)
+        self.steps = len(slots)
+        positions = positions[: self.steps]
+        # Lists of views: cheaper to take apart once than to index in every step.
+        self.slots, self.positions = list(slots), list(positions)
+        self.known_lens = list(np.minimum(positions + 1, self._totals))
+        self.tokens = list(table.token_ids[rows, positions].astype(np.int64))
         self.rids = table.rids[rows]
         self.ones = np.ones(len(rows), dtype=np.int64)
 
