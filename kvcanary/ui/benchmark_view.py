@@ -12,12 +12,12 @@ from kvcanary.charts import roofline as roofline_chart
 from kvcanary.charts import throughput
 from kvcanary.config.findings import Severity
 from kvcanary.config.settings import Settings
-from kvcanary.errors import KvCanaryError, StoreError
+from kvcanary.errors import KvCanaryError
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState, Verdict
 from kvcanary.lab.tables import forward_text
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
 from kvcanary.store.runs import document_json, point_rows, points_csv
-from kvcanary.ui import blocks, progress, services, slot_view, state, style
+from kvcanary.ui import blocks, chosen_run, progress, services, slot_view, state, style
 from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds, parse_seconds
 
 _KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
@@ -96,27 +96,14 @@ def _start(spec: BenchmarkSpec) -> None:
 
 def result() -> None:
     """The run named in the address, else the newest."""
-    records = services.runs().records(kind="benchmark", limit=_LISTED)
-    if not records:
+    record = chosen_run.choose("benchmark")
+    if record is None:
         st.info("No benchmark has run yet. Press Run: the quick one takes a few seconds and ends with a map of the pool.")
         return
-    wanted = st.query_params.get("run", "")
-    record = _wanted(wanted) if wanted else None
-    if wanted and record is None:
-        style.verdict(f"There is no run {wanted[:60]}; the newest one is shown.", "warning")
-    record = record or records[0]
     if record.state.active:
         progress.panel(record.id)
     else:
-        _finished(record, records)
-
-
-def _wanted(run_id: str) -> RunRecord | None:
-    try:
-        record = services.runs().record(run_id)
-    except StoreError:
-        return None
-    return record if record.kind == "benchmark" else None
+        _finished(record, services.runs().records(kind="benchmark", limit=_LISTED))
 
 
 def _finished(record: RunRecord, records: list[RunRecord]) -> None:

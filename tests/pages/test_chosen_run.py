@@ -1,0 +1,43 @@
+"""A link to a run that this page cannot show says so, on every page that shows a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcanary.lab.records import RunFolder, RunRecord, RunState
+from kvcanary.ui import services
+
+APP = str(Path(__file__).parents[2] / "app.py")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
+    services.jobs.clear()
+    yield tmp_path
+    services.jobs.clear()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("20260102-030405-campaign", "Run 20260102-030405-campaign is a campaign and no benchmark: it is shown on Fault lab; there is no"),
+        ("20250102-030405-benchmark", "There is no run 20250102-030405-benchmark; there is no benchmark to show instead."),
+        ("../run.json", "There is no run ../run.json;"),
+    ],
+)
+def test_benchmark_says_what_the_address_asked_for(home: Path, run: str, words: str) -> None:
+    path = home / "runs" / "20260102-030405-campaign"
+    path.mkdir(parents=True)
+    RunFolder(path).write_record(RunRecord(id=path.name, kind="campaign", state=RunState.DONE, spec={}, created_s=1.0, finished_s=2.0))
+    app = AppTest.from_file(APP, default_timeout=60)
+    app.switch_page("pages/benchmark.py")
+    app.query_params["run"] = run
+    app.run()
+    assert not app.exception
+    assert any(words in element.proto.body for element in app.get("html"))
+    assert "No benchmark has run yet" in app.info[0].value
