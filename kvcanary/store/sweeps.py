@@ -1,0 +1,259 @@
+"""Runs the points of a sweep wherever an executor puts them, each once, and finds again what earlier calls have finished."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvcanary.errors import KvCanaryError
+from kvcanary.lab.jobs import JobManager
+from kvcanary.lab.records import BenchmarkSpec, RunRecord, RunState, Verdict
+from kvcanary.lab.sweep import Sweep, SweepPoint, spec_from
+from kvcanary.store.database import Store
+
+# A point whose worker is lost is begun again so often; a spec that kills its worker each time must come to an end.
+ATTEMPTS = 3
+_POLL_S = 0.2
+# Runs that a crash may have left without their label are among the newest.
+_UNLABELLED = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a point's run is kept: data folder, and database and shared files as URLs, empty for the folder's own. JSON-ready."""
+
+    home: str
+    database_url: str = ""
+    files_url: str = ""
+
+    def open(self) -> Store:
+        """The store of this place."""
+        return Store.open(self.database_url or None, Path(self.home), self.files_url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a point. run_id is empty where nothing was started; found: an earlier call had finished it."""
+
+    key: str
+    run_id: str
+    state: str
+    verdict: str
+    sentence: str
+    found: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the point ran to its end, whatever its verdict."""
+        return self.state == RunState.DONE.value
+
+
+class Executor(Protocol):
+    """Where points run. One seam: points with a spec in, an outcome for each as it ends."""
+
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
+        """Run them; an outcome per point in the order in which they end. Closing the iterator stops what has not begun."""
+        ...
+
+
+def run_sweep(sweep: Sweep, place: Place, executor: Executor) -> Generator[Outcome]:
+    """An outcome per point: those that cannot run and those that are finished already first, then the rest as it ends."""
+    done = finished(sweep, place)
+    missing = []
+    for point in sweep.points:
+        if point.spec is None:
+            yield Outcome(key=point.key, run_id="", state="refused", verdict=Verdict.NOT_RUN.value, sentence=point.problem)
+        elif point.key in done:
+            yield _outcome(point.key, done[point.key], found=True)
+        else:
+            missing.append(point)
+    yield from executor.run(sweep, missing, place)
+
+
+def finished(sweep: Sweep, place: Place) -> dict[str, RunRecord]:
+    """Records of points that ran to their end, by key."""
+    store = place.open()
+    try:
+        return {key: records[0] for key, records in _by_key(store, sweep.name, sweep.label).items() if records[0].state is RunState.DONE}
+    finally:
+        store.close()
+
+
+def run_point(
+    sweep_name: str, kind: str, key: str, values: Mapping[str, Any], place: Place, stop: threading.Event | None = None
+) -> Outcome:
+    """Run one point to its end and return what became of it; whoever runs it a second time finds the first.
+
+    A run of the point that another process has begun is waited for: its worker outlives the one who started it.
+    """
+    label, mark = f"sweep:{sweep_name}", f"{sweep_name}/{key}"
+    store = place.open()
+    try:
+        manager = JobManager(Path(place.home))
+        try:
+            last: RunRecord | None = None
+            for _ in range(ATTEMPTS):
+                known = _by_key(store, sweep_name, label).get(key, [])
+                if known and known[0].state is RunState.DONE:
+                    return _outcome(key, known[0])
+                run_id = next((record.id for record in known if record.state.active), "")
+                run_id = run_id or manager.start(spec_from(kind, values), sweep=mark)
+                last = _follow(manager, run_id, stop)
+                _label(store, run_id, label)
+                if last.state is not RunState.INTERRUPTED:
+                    break
+        finally:
+            manager.close()
+        assert last is not None
+        return _outcome(key, last)
+    except KvCanaryError as error:
+        return Outcome(key=key, run_id="", state=RunState.FAILED.value, verdict=Verdict.NOT_RUN.value, sentence=str(error))
+    finally:
+        store.close()
+
+
+def _follow(manager: JobManager, run_id: str, stop: threading.Event | None) -> RunRecord:
+    asked = False
+    while (record := manager.status(run_id).record).state.active:
+        if stop is not None and stop.is_set() and not asked:
+            asked = True
+            manager.stop(run_id)
+        time.sleep(_POLL_S)
+    return record
+
+
+def _label(store: Store, run_id: str, label: str) -> None:
+    # Looking at the list takes the run into the database, where labels are kept.
+    store.count()
+    store.add_label(run_id, label)
+
+
+def _by_key(store: Store, name: str, label: str) -> dict[str, list[RunRecord]]:
+    """Records of a sweep's points; of each point the finished ones first, then the active ones."""
+    records = {record.id: record for record in (*store.records(limit=_UNLABELLED), *store.records(label=label))}
+    found: dict[str, list[RunRecord]] = {}
+    for record in records.values():
+        sweep, _, key = record.sweep.rpartition("/")
+        if sweep == name:
+            found.setdefault(key, []).append(record)
+    for mine in found.values():
+        mine.sort(key=lambda record: (record.state is not RunState.DONE, not record.state.active, record.created_s))
+    return found
+
+
+def _outcome(key: str, record: RunRecord, *, found: bool = False) -> Outcome:
+    return Outcome(
+        key=key, run_id=record.id, state=record.state.value, verdict=record.verdict.value,
+        sentence=record.sentence or record.error, found=found,
+    )  # fmt: skip
+
+
+class LocalExecutor:
+    """Worker processes on this host: devices side by side, the points of one device one after another."""
+
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
+        """As `Executor.run`; closing the iterator also asks the running points to stop."""
+        devices = sorted({point.spec.device for point in points if point.spec is not None})
+        stop = threading.Event()
+
+        def one(point: SweepPoint) -> Outcome:
+            if stop.is_set() or point.spec is None:
+                return Outcome(
+                    key=point.key, run_id="", state="stopped", verdict=Verdict.NOT_RUN.value, sentence="Stopped before it began."
+                )
+            return run_point(sweep.name, sweep.kind, point.key, asdict(point.spec), place, stop)
+
+        pools = {device: ThreadPoolExecutor(1, thread_name_prefix=f"kvcanary-sweep-{device}") for device in devices}
+        try:
+            waiting = [pools[point.spec.device].submit(one, point) for point in points if point.spec is not None]
+            for future in as_completed(waiting):
+                yield future.result()
+        finally:
+            stop.set()
+            for pool in pools.values():
+                pool.shutdown(wait=True)
+
+
+class RayExecutor:
+    """Tasks on a Ray cluster. A task carries its spec; results land in the store that the place names, which all nodes reach.
+
+    A point on an accelerator asks for one GPU and runs on the one that Ray gives it. A worker or a node that is lost is replaced, and the
+    task that it ran begins again; what its first run finished is found and not run twice.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self._address = address
+
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
+        """As `Executor.run`. KvCanaryError when ray is not installed or the cluster cannot be reached."""
+        ray = _ray()
+        own = not ray.is_initialized()
+        if own:
+            try:
+                ray.init(address=self._address or None, include_dashboard=False, log_to_driver=False)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise KvCanaryError(f"the Ray cluster {self._address or 'on this host'} cannot be reached: {error}") from error
+        try:
+            task = ray.remote(_ray_point)
+            waiting = {
+                task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}").remote(
+                    sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place)
+                ): point
+                for point in points
+                if point.spec is not None
+            }
+            while waiting:
+                ready, _ = ray.wait(list(waiting), num_returns=1)
+                for reference in ready:
+                    yield _ray_result(ray, reference, waiting.pop(reference))
+        finally:
+            if own:
+                ray.shutdown()
+
+
+def _ray_result(ray: Any, reference: Any, point: SweepPoint) -> Outcome:
+    """A task's outcome; one that Ray gave up is a failed point, which does not end the sweep."""
+    try:
+        return Outcome(**ray.get(reference))
+    except ray.exceptions.RayError as error:
+        sentence = f"Ray gave the point up: {str(error).strip().splitlines()[0][:300]}"
+        return Outcome(key=point.key, run_id="", state=RunState.FAILED.value, verdict=Verdict.NOT_RUN.value, sentence=sentence)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise KvCanaryError("Ray is not installed here; pip install 'kvcanary[ray]' brings it, --executor local does without") from None
+    return ray
+
+
+def _ray_point(sweep_name: str, kind: str, key: str, values: dict[str, Any], place: dict[str, str]) -> dict[str, Any]:
+    """The task on its worker."""
+    import ray
+
+    spec = spec_from(kind, values)
+    if isinstance(spec, BenchmarkSpec):
+        spec = replace(spec, device=granted_device(spec.device, ray.get_gpu_ids(), os.environ))
+    return asdict(run_point(sweep_name, kind, key, asdict(spec), Place(**place)))
+
+
+def granted_device(device: str, granted: Sequence[int | str], environment: dict[str, str] | os._Environ[str]) -> str:
+    """The device of a point on the node that took it: the GPU that Ray granted, by its number on the host.
+
+    The host's number and not 'the first that is visible' is what the job queue keeps apart, so the mask is taken away. A GPU that has a
+    name instead of a number stays behind the mask, as its first.
+    """
+    if device == "cpu" or not granted:
+        return device
+    first = str(granted[0])
+    if not first.isdigit():
+        return "cuda:0"
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return f"cuda:{first}"

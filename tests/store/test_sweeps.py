@@ -1,0 +1,214 @@
+"""Running a sweep: what is finished is found, what is lost is begun again, what fails ends nothing, and each point is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from kvcanary.errors import JobError
+from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
+from kvcanary.lab.sweep import Sweep, SweepPoint, read_sweep
+from kvcanary.store import sweeps
+from kvcanary.store.sweeps import ATTEMPTS, LocalExecutor, Outcome, Place, RayExecutor, finished, granted_device, run_point, run_sweep
+from tests.stored_runs import store_run
+
+SWEEP = read_sweep("{name: seeds, kind: campaign, base: {faults: [payload_bytes.bit_flip], configs: [partial]}, grid: {seeds: [1, 2, 3]}}")
+
+
+class ScriptedJobs:
+    """Instead of a job manager: each start ends at once in the next scripted state, or raises."""
+
+    script: Sequence[RunState | Exception] = ()
+    started: tuple[str, ...] = ()
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def start(self, spec: object, *, sweep: str) -> str:
+        kind = type(self)
+        state = kind.script[len(kind.started)]
+        kind.started = (*kind.started, sweep)
+        if isinstance(state, Exception):
+            raise state
+        verdict = Verdict.PASS if state is RunState.DONE else Verdict.NOT_RUN
+        number = len(list(self.root.glob("runs/*")))
+        return store_run(self.root, number, kind="campaign", state=state, sweep=sweep, verdict=verdict)
+
+    def status(self, run_id: str) -> SimpleNamespace:
+        return SimpleNamespace(record=RunFolder(self.root / "runs" / run_id).read_record())
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedJobs]:
+    fresh = type("Jobs", (ScriptedJobs,), {})
+    monkeypatch.setattr(sweeps, "JobManager", fresh)
+    return fresh
+
+
+def run_first(root: Path) -> Outcome:
+    point = SWEEP.points[0]
+    assert point.spec is not None
+    return run_point(SWEEP.name, SWEEP.kind, point.key, asdict(point.spec), Place(home=str(root)))
+
+
+def records(root: Path) -> list[RunRecord]:
+    store = Place(home=str(root)).open()
+    try:
+        return store.records()
+    finally:
+        store.close()
+
+
+def test_a_point_is_marked_labelled_and_run_once(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    jobs.script = [RunState.DONE]
+    first, again = run_first(tmp_path), run_first(tmp_path)
+    assert (first.state, first.verdict, first.run_id) == ("done", "pass", again.run_id)
+    assert jobs.started == (f"seeds/{SWEEP.points[0].key}",)
+    store = Place(home=str(tmp_path)).open()
+    assert [row.id for row in store.list(label="sweep:seeds")] == [first.run_id]
+    store.close()
+
+
+def test_a_lost_worker_is_replaced_and_not_for_ever(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    jobs.script = [RunState.INTERRUPTED, RunState.DONE]
+    assert run_first(tmp_path).done
+    assert len(jobs.started) == 2
+    jobs.started, jobs.script = (), [RunState.INTERRUPTED] * 9
+    outcome = run_first(tmp_path / "other")
+    assert (outcome.state, len(jobs.started)) == ("interrupted", ATTEMPTS)
+
+
+def test_a_run_without_its_label_is_found_too(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    """A crash between the start of a run and its label."""
+    run = store_run(tmp_path, 1, kind="campaign", sweep=f"seeds/{SWEEP.points[0].key}")
+    assert run_first(tmp_path).run_id == run
+    assert jobs.started == ()
+    assert list(finished(SWEEP, Place(home=str(tmp_path)))) == [SWEEP.points[0].key]
+
+
+def test_a_failed_point_ends_nothing_and_the_next_call_runs_what_is_missing(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    jobs.script = [RunState.DONE, RunState.FAILED, JobError("the disk is full")]
+    place = Place(home=str(tmp_path))
+    assert [outcome.state for outcome in run_sweep(SWEEP, place, LocalExecutor())] == ["done", "failed", "failed"]
+    jobs.started, jobs.script = (), [RunState.DONE, RunState.DONE]
+    outcomes = list(run_sweep(SWEEP, place, LocalExecutor()))
+    assert [(outcome.key, outcome.found) for outcome in outcomes] == [(point.key, number == 0) for number, point in enumerate(SWEEP.points)]
+    assert jobs.started == tuple(f"seeds/{point.key}" for point in SWEEP.points[1:])
+    assert Counter(record.sweep for record in records(tmp_path) if record.state is RunState.DONE) == {
+        f"seeds/{point.key}": 1 for point in SWEEP.points
+    }
+
+
+def test_a_point_that_cannot_run_is_refused_with_its_reason(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    sweep = read_sweep("{name: x, kind: campaign, grid: {seeds: [0]}}")
+    (outcome,) = run_sweep(sweep, Place(home=str(tmp_path)), LocalExecutor())
+    assert (outcome.state, outcome.verdict) == ("refused", "not run")
+    assert "seeds must be between 1 and" in outcome.sentence
+
+
+def test_closing_the_stream_begins_nothing_more(jobs: type[ScriptedJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.script = [RunState.DONE] * 3
+    begun = threading.Event()
+    start = jobs.start
+
+    def slow(self: ScriptedJobs, spec: object, *, sweep: str) -> str:
+        if jobs.started:
+            begun.wait(20)
+        return start(self, spec, sweep=sweep)
+
+    monkeypatch.setattr(jobs, "start", slow)
+    stream = run_sweep(SWEEP, Place(home=str(tmp_path)), LocalExecutor())
+    next(stream)
+    threading.Timer(0.5, begun.set).start()
+    stream.close()
+    assert len(jobs.started) <= 2
+
+
+def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    both = threading.Barrier(2, timeout=30)
+
+    def fake(name: str, kind: str, key: str, values: dict[str, str], place: Place, stop: threading.Event) -> Outcome:
+        device = values["device"]
+        now[device] += 1
+        most[device] = max(most[device], now[device])
+        both.wait()
+        now[device] -= 1
+        return Outcome(key=key, run_id="r", state="done", verdict="pass", sentence="")
+
+    monkeypatch.setattr(sweeps, "run_point", fake)
+    points = [SweepPoint(key=f"{n}", varied={}, spec=SWEEP.points[0].spec) for n in range(2)]
+    spec = SWEEP.points[0].spec
+    assert spec is not None
+    points += [SweepPoint(key=f"c{n}", varied={}, spec=type(spec)(**{**asdict(spec), "device": "cuda:0"})) for n in range(2)]
+    done = list(LocalExecutor().run(Sweep(name="x", kind="campaign", points=tuple(points)), points, Place(home=str(tmp_path))))
+    assert sorted(outcome.key for outcome in done) == ["0", "1", "c0", "c1"]
+    assert most == {"cpu": 1, "cuda:0": 1}
+
+
+@pytest.mark.parametrize(
+    ("device", "granted", "found", "mask_left"),
+    [
+        ("cpu", [], "cpu", True),
+        ("cuda", [3], "cuda:3", False),
+        ("cuda:0", ["5"], "cuda:5", False),
+        ("cuda:1", ["GPU-ab12"], "cuda:0", True),
+    ],
+)
+def test_a_point_runs_on_the_gpu_that_was_granted(device: str, granted: list[int | str], found: str, mask_left: bool) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert granted_device(device, granted, environment) == found
+    assert ("CUDA_VISIBLE_DEVICES" in environment) == mask_left
+
+
+def _kill_first(root: Path, killed: list[int]) -> None:
+    """Wait for a Ray worker whose job runs, then end both at once, as a lost node would."""
+    end = time.monotonic() + 200
+    while time.monotonic() < end and not killed:
+        for path in (root / "runs").glob("*/run.json"):
+            record = RunFolder(path.parent).read_record()
+            workers = [p.pid for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith(f"ray::{record.sweep}")]
+            if record.state is RunState.RUNNING and record.pid is not None and workers:
+                for pid in (*workers, record.pid):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                return
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[None]:
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'kvcanary[ray]'")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_ray_cluster_that_loses_a_worker_has_each_point_once(tmp_path: Path) -> None:
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_first, args=(tmp_path, killed))
+    killer.start()
+    outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
+    killer.join()
+    assert len(killed) >= 2
+    assert sorted(outcome.key for outcome in outcomes) == sorted(point.key for point in SWEEP.points)
+    assert all(outcome.done and outcome.verdict == "pass" for outcome in outcomes), outcomes
+    states = [(record.sweep, record.state) for record in records(tmp_path)]
+    assert Counter(sweep for sweep, state in states if state is RunState.DONE) == {f"seeds/{point.key}": 1 for point in SWEEP.points}
+    assert [state for _, state in states if state is not RunState.DONE] == [RunState.INTERRUPTED]
+    assert all(outcome.found for outcome in run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
