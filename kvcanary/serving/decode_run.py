@@ -17,7 +17,7 @@ RUN_STEPS = 64
 class DecodeRun:
     """Step i of the run writes tokens[i] at positions[i] into slots[i], int64 [bs] each; known_lens[i] are the lengths it knows.
 
-    rows: int64 [bs]. pages[i]: pages that steps 0 to i take. issued and completed count steps; table lengths are brought up to date by
+    rows: int64 [bs]. issued and completed count steps; table lengths are brought up to date by
     `settle`, not by each step.
     """
 
@@ -48,7 +48,8 @@ class DecodeRun:
     def take(self) -> int:
         """Issue the next step: its pages leave the free list. Returns its index."""
         index = self.issued
-        self._pool.skip_pages(self._pages[index] - (self._pages[index - 1] if index else 0))
+        if pages := self._pages[index]:
+            self._pool.skip_pages(pages)
         self.issued = index + 1
         return index
 
@@ -68,13 +69,13 @@ class DecodeRun:
             steps = min(len(positions), max(1, free // bs))
             slots = pool.peek_pages(steps * bs).reshape(steps, bs)
             table.req_to_token[self.rows, positions[:steps]] = slots
-            self._pages = list(range(bs, steps * bs + 1, bs))
+            self._pages = [bs] * steps
             return slots
         fresh = positions % page_size == 0
         taken = np.cumsum(fresh.sum(axis=1))
         steps = max(1, int(np.searchsorted(taken, free, side="right")))
-        fresh, self._pages = fresh[:steps], taken[:steps].tolist()
-        first = pool.peek_pages(self._pages[-1])[:, None] * page_size + np.arange(page_size)
+        fresh, self._pages = fresh[:steps], np.diff(taken[:steps], prepend=0).tolist()
+        first = pool.peek_pages(sum(self._pages))[:, None] * page_size + np.arange(page_size)
         step, column = np.nonzero(fresh)
         cells = positions[step, column][:, None] + np.arange(page_size)
         table.req_to_token[self.rows[column][:, None], cells] = first

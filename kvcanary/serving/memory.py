@@ -41,6 +41,8 @@ class KvMemory:
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call."""
         self._drain_host()
+        if not self._events:
+            return ()
         events, self._events = tuple(self._events), []
         return events
 
