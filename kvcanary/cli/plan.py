@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
 from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
 from kvcanary.config.capacities import LaunchCapacities
+from kvcanary.config.devices import Device, catalogue, find_device, parse_devices
 from kvcanary.config.findings import Finding, Severity, worst_first
+from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import MemoryPlan, memory_plan
+from kvcanary.config.reconcile import plan_to_compare, reconcile
+from kvcanary.config.reconciliation import Reconciliation
+from kvcanary.config.remedies import canary_cost, remedies
 from kvcanary.config.rules import RULES, validate
 from kvcanary.config.settings import Settings
-from kvcanary.errors import ConfigError
+from kvcanary.config.solve import largest_context, largest_pool, smallest_fraction
+from kvcanary.errors import ConfigError, ImportTextError
 from kvcanary.escape import terminal_text
+from kvcanary.importers.detect import MAX_BYTES, read_bytes
 from kvcanary.units import format_bytes, format_count
 
 SCHEMA, VERSION = "kvcanary.plan", 1
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Everything that the command has to say about one set of settings."""
+
+    settings: Settings
+    findings: Sequence[Finding]
+    capacities: LaunchCapacities | None
+    plan: MemoryPlan | None
+    log: Reconciliation | None
+
+    @property
+    def starts(self) -> bool:
+        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
 @with_settings
 def command(
     given: dict[str, Any],
+    accelerator: Annotated[
+        str | None,
+        typer.Option("--accelerator", metavar="NAME", help="Take the device memory of this accelerator; a wrong name lists them all."),
+    ] = None,
+    devices: Annotated[Path | None, typer.Option("--devices", metavar="FILE", help="Accelerators of your own, as JSON.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="A start-up log to lay beside the plan, line by line.")] = None,
     json_target: Annotated[
         str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
     ] = None,
 ) -> None:
-    """Check settings against every rule at once and compute launch capacities and memory.
+    """Check settings against every rule at once, compute launch capacities and memory, and solve them backwards.
 
     Exit code 0: the server starts (warnings allowed) · 1: it does not · 2: a value cannot be read.
 
@@ -41,90 +73,197 @@ def command(
 
       kvcanary plan --req-to-token-pool-size 4096 --pool-slot-count 392920 --cuda-graph-max-bs 256
 
-      kvcanary plan --settings plan.json --mode raise --json -
+      kvcanary plan --settings plan.json --accelerator "NVIDIA H200" --log server.log --json -
     """
+    if accelerator is not None:
+        device = _device(accelerator, devices)
+        given = {**given, "device_memory_bytes": device.memory_bytes or device.sheet_bytes}
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))
-    findings = worst_first(validate(settings))
-    starts = not any(finding.severity is Severity.ERROR for finding in findings)
-    capacities, plan = _computed(settings)
+    report = _report(settings, log)
     if json_target is not None:
-        write_document(_document(settings, findings, starts, capacities, plan), json_target)
+        write_document(_document(report), json_target)
     else:
-        _print(settings, findings, starts, capacities, plan)
-    raise typer.Exit(PASS if starts else FAIL)
+        _print(report)
+    raise typer.Exit(PASS if report.starts else FAIL)
 
 
-def _computed(settings: Settings) -> tuple[LaunchCapacities | None, MemoryPlan | None]:
+def _device(name: str, path: Path | None) -> Device:
+    try:
+        own = parse_devices(path.read_text(encoding="utf-8")) if path is not None else ()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"--devices {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}")
+    except ConfigError as error:
+        fail(f"--devices {path}: {error}")
+    device = find_device(name, own)
+    if device is None:
+        fail(f"--accelerator must be one of {', '.join(entry.name for entry in (*own, *catalogue()))}, got {name[:60]!r}")
+    return device
+
+
+def _report(settings: Settings, log: Path | None) -> _Report:
     """What can be computed; the findings say why the rest cannot."""
-    try:
-        capacities: LaunchCapacities | None = LaunchCapacities.from_settings(settings)
-    except ConfigError:
-        capacities = None
-    try:
-        return capacities, memory_plan(settings)
-    except ConfigError:
-        return capacities, None
+    capacities, plan, beside = None, None, None
+    observed = None if log is None else _observed(log)
+    with contextlib.suppress(ConfigError):
+        capacities = LaunchCapacities.from_settings(settings)
+    with contextlib.suppress(ConfigError):
+        plan = memory_plan(settings)
+        if observed is not None:
+            beside = reconcile(plan_to_compare(settings), observed)
+    return _Report(settings, worst_first(validate(settings)), capacities, plan, beside)
 
 
-def _document(
-    settings: Settings, findings: Sequence[Finding], starts: bool, capacities: LaunchCapacities | None, plan: MemoryPlan | None
-) -> dict[str, Any]:
-    lines = [] if plan is None else plan.lines
+def _observed(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            return dict(read_bytes(stream.read(MAX_BYTES + 1), path.name).observed)
+    except OSError as error:
+        fail(f"--log {path}: {error.strerror}")
+    except ImportTextError as error:
+        fail(f"--log {error}")
+
+
+def _document(report: _Report) -> dict[str, Any]:
+    plan = report.plan
     return {
         "schema": SCHEMA,
         "version": VERSION,
-        "starts": starts,
+        "starts": report.starts,
         "rules_checked": len(RULES),
-        "settings": settings.to_flat(),
-        "findings": [finding.to_dict() for finding in findings],
+        "settings": report.settings.to_flat(),
+        "findings": [finding.to_dict() for finding in report.findings],
         "capacities": None
-        if capacities is None
-        else {bound.name: {"value": bound.value, "formula": bound.text, "source": bound.source} for bound in capacities.bounds},
-        "memory": None
-        if plan is None
+        if report.capacities is None
+        else {bound.name: {"value": bound.value, "formula": bound.text, "source": bound.source} for bound in report.capacities.bounds},
+        "memory": None if plan is None else _memory_document(plan),
+        "solve": None if plan is None else _solve_document(plan),
+        "log": None
+        if report.log is None
         else {
-            "summary": plan.summary,
-            "verdict": plan.verdict,
-            "known_bytes": plan.known_bytes,
-            "canary_bytes": plan.canary_bytes,
-            "lines": [
-                {
-                    "name": line.name,
-                    "part": line.part,
-                    "bytes": line.bytes,
-                    "formula": line.item.text if line.item else None,
-                    "unknown": line.unknown.text if line.unknown else None,
-                }
-                for line in lines
+            "summary": report.log.text,
+            "rows": [
+                {"name": row.name, "unit": row.unit, "log": row.observed, "plan": row.planned, "status": row.status, "why": row.why}
+                for row in report.log.rows
             ],
         },
-        "sglang_command": sglang_flags(settings),
+        "sglang_command": sglang_flags(report.settings),
     }
 
 
-def _print(
-    settings: Settings, findings: Sequence[Finding], starts: bool, capacities: LaunchCapacities | None, plan: MemoryPlan | None
-) -> None:
+def _memory_document(plan: MemoryPlan) -> dict[str, Any]:
+    return {
+        "summary": plan.summary,
+        "verdict": plan.verdict,
+        "known_bytes": plan.known_bytes,
+        "canary_bytes": plan.canary_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "headroom_bytes": plan.headroom_bytes,
+        "static_left_bytes": plan.static_left_bytes,
+        "remedies": [{"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text} for fix in remedies(plan)],
+        "lines": [
+            {
+                "name": line.name,
+                "part": line.part,
+                "share": line.share,
+                "bytes": line.bytes,
+                "formula": line.item.text if line.item else None,
+                "source": line.item.source if line.item else None,
+                "unknown": line.unknown.text if line.unknown else None,
+            }
+            for line in plan.lines
+        ],
+    }
+
+
+def _solve_document(plan: MemoryPlan) -> dict[str, Any]:
+    """Answers by question; an answer that is not known says what would settle it."""
+    costs = canary_cost(plan)
+    return {
+        **{question: _answer(answer) for question, answer in _answers(plan)},
+        "canary_cost": [
+            {"mode": cost.mode, "canary_bytes": cost.canary_bytes, "slots_without": cost.slots_without, "slots_with": cost.slots_with}
+            for cost in (costs if isinstance(costs, tuple) else ())
+        ],
+    }
+
+
+def _answers(plan: MemoryPlan) -> list[tuple[str, Any]]:
+    rows = max(1, plan.settings.pool.req_to_token_pool_size)
+    return [
+        ("largest_pool", largest_pool(plan)),
+        ("smallest_fraction", smallest_fraction(plan)),
+        ("longest_context_in_pool", largest_context(plan, rows, fixed="pool")),
+        ("longest_context_in_memory", largest_context(plan, rows)),
+    ]
+
+
+def _answer(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Unknown):
+        return {"unknown": answer.text, "settle": answer.settle}
+    names = ("slots", "fraction", "concurrency", "context", "pool_slots", "limit", "text")
+    return {name: getattr(answer, name) for name in names if hasattr(answer, name)}
+
+
+def _print(report: _Report) -> None:
     console = wide_console()
-    word, style = ("Starts", "bold green") if starts else ("Will not start", "bold red")
-    console.print(f"[{style}]{word}[/]: {len(findings)} findings from {len(RULES)} rules")
-    for finding in findings:
+    word, style = ("Starts", "bold green") if report.starts else ("Will not start", "bold red")
+    console.print(f"[{style}]{word}[/]: {len(report.findings)} findings from {len(RULES)} rules")
+    for finding in report.findings:
         console.print(f"\n[{_COLORS[finding.severity]}]{finding.severity.upper()}[/] {terminal_text(finding.message)}")
         console.print(f"  {terminal_text(finding.why)}")
         for fix in finding.fixes:
             console.print(f"  -> {terminal_text(fix.text)}" + (f"   ({terminal_text(fix.flag)})" if fix.flag else ""))
-    if capacities is not None:
+    if report.capacities is not None:
         console.print("\n[bold]Launch capacities[/]")
-        for bound in capacities.bounds:
+        for bound in report.capacities.bounds:
             console.print(f"  {bound.label}: {format_count(bound.value)}   {terminal_text(bound.text)}")
-    if plan is not None:
-        console.print(f"\n[bold]Memory of one rank[/]: {terminal_text(plan.summary)}")
-        console.print(_memory_table(plan))
-    if starts:
+    if report.plan is not None:
+        console.print(f"\n[bold]Memory of one rank[/]: {terminal_text(report.plan.summary)}")
+        console.print(_memory_table(report.plan))
+        _print_solved(report.plan, console)
+    if report.log is not None:
+        console.print(f"\n[bold]Log beside the plan[/]: {terminal_text(report.log.text)}")
+        console.print(_log_table(report.log))
+    if report.starts:
         console.print("\n[bold]As a launch command[/]")
-        console.print(terminal_text(sglang_flags(settings)))
+        console.print(terminal_text(sglang_flags(report.settings)))
+
+
+def _print_solved(plan: MemoryPlan, console: Console) -> None:
+    for fix in remedies(plan):
+        console.print(f"  -> {terminal_text(fix.text)}" + (f"   ({terminal_text(fix.flag)})" if fix.flag else ""))
+    console.print("\n[bold]Solved backwards[/]")
+    for question, answer in _answers(plan):
+        if isinstance(answer, Unknown):
+            text = f"unknown, {answer.text}; settled by {answer.settle}"
+        else:
+            text = (
+                getattr(answer, "text", "")
+                or f"{format_count(answer.context)} tokens for {format_count(answer.concurrency)} requests at once"
+            )
+        console.print(f"  {question.replace('_', ' ')}: {terminal_text(text)}")
+    costs = canary_cost(plan)
+    for cost in costs if isinstance(costs, tuple) else ():
+        console.print(f"  {terminal_text(cost.label)}: {terminal_text(cost.text)}")
+
+
+def _log_table(log: Reconciliation) -> Table:
+    table = Table("value", "unit", box=None, pad_edge=False)
+    for name in ("log", "plan"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict", overflow="fold")
+    for row in log.rows:
+        planned = "" if row.planned is None else f"{row.planned:.6g}"
+        table.add_row(
+            terminal_text(row.label),
+            row.unit,
+            f"{row.observed:.6g}",
+            planned,
+            terminal_text(f"{row.status}{': ' + row.why if row.why else ''}"),
+        )
+    return table
 
 
 def _memory_table(plan: MemoryPlan) -> Table:

@@ -91,3 +91,57 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert printed.stdout.strip().endswith("[]")
     assert "plan" in printed.stdout
+
+
+MODEL = ("--num-layers", "30", "--num-kv-heads", "4", "--head-dim", "112", "--model-dtype", "bfloat16", "--weight-bytes", "18GiB",
+         "--mem-fraction-static", "0.84", "--pool-slot-count", "180000", "--max-seq-len-per-req", "20004")  # fmt: skip
+
+
+def test_the_document_solves_the_plan_backwards() -> None:
+    loaded = document(*MODEL, "--accelerator", "NVIDIA A40")
+    assert loaded["settings"]["device_memory_bytes"] == 46068 << 20
+    solved = loaded["solve"]
+    assert solved["largest_pool"]["slots"] > 180_000
+    assert 0 < solved["smallest_fraction"]["fraction"] < 0.84
+    assert solved["longest_context_in_pool"]["context"] == 180_000 // 256
+    assert solved["longest_context_in_memory"]["context"] > 180_000 // 256
+    off, on, tokens = solved["canary_cost"]
+    assert off["slots_with"] == 180_000 > on["slots_with"] > tokens["slots_with"]
+    lines = {line["name"]: line for line in loaded["memory"]["lines"]}
+    assert lines["kv_pool"]["source"].startswith("SGLang 0.5.23")
+    assert loaded["memory"]["headroom_bytes"] == loaded["memory"]["budget_bytes"] - loaded["memory"]["known_bytes"]
+
+
+def test_over_budget_comes_with_remedies() -> None:
+    loaded = document(*MODEL[:-4], "--pool-slot-count", "900000", "--accelerator", "NVIDIA A40")
+    assert loaded["memory"]["verdict"] == "over"
+    assert loaded["memory"]["remedies"][0]["flag"].startswith("--max-total-tokens ")
+    assert "->" in run(*MODEL[:-4], "--pool-slot-count", "900000", "--accelerator", "NVIDIA A40").stdout
+
+
+def test_a_log_beside_the_plan(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "[2026-10-02 06:10:42] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 180000, K size: 4.51 GB, V size: 4.51 GB\n"
+        "[2026-10-02 06:10:55] max_total_num_tokens=180000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=40, "
+        "context_len=20000, available_gpu_mem=9.00 GB\n"
+    )
+    rows = {row["name"]: row for row in document(*MODEL, "--log", str(log))["log"]["rows"]}
+    assert rows["target_k_bytes_per_token"]["status"] == "agrees"
+    assert rows["target_k_bytes_per_token"]["plan"] == 30 * 4 * 112 * 2
+    assert rows["max_running_requests"]["status"] == "unexplained"
+    assert "Log beside the plan: 5 of 7 values agree" in run(*MODEL, "--log", str(log)).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--accelerator", "Abacus 1"), "--accelerator must be one of"),
+        (("--accelerator", "T4", "--devices", "/nowhere.json"), "--devices /nowhere.json: No such file"),
+        (("--log", "/nowhere.log"), "--log /nowhere.log: No such file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output

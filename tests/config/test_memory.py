@@ -192,7 +192,7 @@ def test_the_sum_of_the_lines_is_the_total_and_each_line_is_its_formula(settings
             assert line.bytes >= 0
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=2000)
 @given(servers)
 def test_pool_bytes_are_slots_times_bytes_per_slot(settings: Settings) -> None:
     plan = memory_plan(settings)
