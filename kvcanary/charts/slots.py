@@ -116,7 +116,7 @@ def multiples(maps: Sequence[tuple[str, TileGrid]], theme: ThemeName) -> go.Figu
                 y=y[shown["row"]],
                 customdata=[[int(slot), label] for slot in shown["first_slot"]],
                 mode="markers",
-                marker={"symbol": "square-open", "size": 9, "color": ink(theme), "line": {"width": 1.5}},
+                marker={"symbol": "square", "size": 6, "color": STATUS_LOOKS[SlotStatus.CORRUPTED].color(theme)},
                 unselected={"marker": {"opacity": 1}},
                 hovertemplate="first bad slot %{customdata[0]}<extra></extra>",
             ),

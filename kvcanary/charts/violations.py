@@ -58,7 +58,7 @@ def timeline(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Cou
             )
         )
     style(figure, theme, height=240)
-    figure.update_layout(barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select")
+    figure.update_layout(barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select", separators=".\u202f")
     figure.update_xaxes(title=None if axis == "time" else axis, type="date" if axis == "time" else "linear")
     figure.update_yaxes(title="violations", tickformat=",d", rangemode="tozero")
     return figure
@@ -79,7 +79,7 @@ def timeline_summary(axis: str, bins: Sequence[str], reasons: Sequence[str], cou
 def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chosen: Mask, theme: ThemeName) -> go.Figure:
     """Launch tags by reasons, counts and chosen [tags, reasons]; each cell that has rows carries (tag, reason) as customdata."""
     places = np.argwhere(counts > 0)
-    x, y = [chart_text(_short(reason)) for reason in reasons], [chart_text(tag) for tag in tags]
+    x, y = [_broken(chart_text(reason)) for reason in reasons], [chart_text(tag) for tag in tags]
     shade = np.log10(np.maximum(counts, 0) + 1.0)
     low = "#f4f5f7" if theme == "light" else "#20252d"
     high = "#e89b7d" if theme == "light" else "#8c3a1e"
@@ -94,7 +94,7 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
             customdata=[[tags[row], reasons[column]] for row, column in places],
             mode="markers+text",
             marker={
-                "symbol": "square-open", "size": 34, "color": ink(theme),
+                "symbol": "square-open", "size": 28, "color": ink(theme),
                 "opacity": [1.0 if chosen[row, column] else 0.01 for row, column in places], "line": {"width": 2},
             },
             textfont={"size": 12, "color": ink(theme)},
@@ -102,15 +102,16 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
             hovertemplate="%{y}<br>%{x}<br>%{text} rows<extra></extra>",
         )
     )  # fmt: skip
-    style(figure, theme, height=90 + 34 * max(2, len(tags)))
+    style(figure, theme, height=100 + 30 * max(2, len(tags)))
     figure.update_layout(showlegend=False, clickmode="event+select")
     figure.update_xaxes(showgrid=False, side="top", tickangle=0)
     figure.update_yaxes(showgrid=False, autorange="reversed")
     return figure
 
 
-def _short(reason: str) -> str:
-    return reason.replace("+", "+<br>") if "+" in reason else reason
+def _broken(reason: str) -> str:
+    """A label over several short lines."""
+    return reason.replace("+", "+<br>").replace("verify_", "verify_<br>")
 
 
 def bars(labels: Sequence[str], keys: Sequence[str], counts: Counts, chosen: Mask, theme: ThemeName) -> go.Figure:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvcanary.analysis.crossfilter import BLOCK_SLOTS, FACETS, Crossfilter, label_words
+from kvcanary.analysis.crossfilter import BLOCK_SLOTS, FACETS, OTHER, Crossfilter, label_words
 from kvcanary.charts import violations as charts
 from kvcanary.escape import markdown_text
 from kvcanary.ui import inspect_address as address
@@ -36,15 +36,13 @@ def filters(found: Loaded) -> None:
             st.button("Show all", key="inspect_clear", on_click=address.clear_filters, type="tertiary", icon=":material/filter_alt_off:")
         else:
             style.caption(f"All {format_count(cross.count)} violations are shown. Click a bar or a cell to keep its rows in every view.")
+        with st.popover("Filters", icon=":material/filter_alt:", width="content"):
+            for name in FACETS:
+                if len(cross.facets[name].labels) > 1 or name in chosen:
+                    _list(cross, name)
     missing = [f"{_NAMES[name].lower()} {label}" for name, labels in chosen.items() for label in cross.facets[name].unknown(labels)]
     if missing:
         style.verdict(f"This log has no {', '.join(missing[:5])}, so nothing is kept by that filter.", "warning")
-    with st.expander("Filters as lists", expanded=False):
-        names = [name for name in FACETS if len(cross.facets[name].labels) > 1 or name in chosen]
-        for start in range(0, len(names), 3):
-            for column, name in zip(st.columns(3, gap="small"), names[start : start + 3], strict=False):
-                with column:
-                    _list(cross, name)
 
 
 def _chosen_words(name: str, labels: tuple[str, ...]) -> str:
@@ -170,7 +168,8 @@ def _take_cell(key: str, name: str) -> None:
 
 def _bars(cross: Crossfilter, name: str) -> None:
     facet, counts = cross.facets[name], cross.counts(name, address.filters())
-    shown = np.flatnonzero(counts)
+    # The rest together is larger than any one value and would make all of them look alike.
+    shown = np.flatnonzero(counts * np.array([label != OTHER for label in facet.labels], dtype=np.int64))
     if not len(shown):
         style.caption("Nothing to count." if not facet.labels else "No row is left by the other filters.")
         return
@@ -181,6 +180,8 @@ def _bars(cross: Crossfilter, name: str) -> None:
         selection_mode="points", on_select=lambda: address.choose(name, (str(data[0]) for data in marked(key))),
         alt=f"Rows by {_NAMES[name].lower()}; the list of filters does the same by keyboard.",
     )  # fmt: skip
+    if rest := int(counts.sum() - counts[shown].sum()):
+        style.caption(f"{format_count(rest)} rows have other values.")
 
 
 def marked(key: str) -> list[list[Any]]:

@@ -14,12 +14,16 @@ from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.units import format_bytes, format_count
 
 TABLE_LIMIT = 500
+_EVENTS = {
+    "error": "error", "sigquit": "child failed", "perturb": "injected fault", "divergence": "window translation", "install": "install",
+    "attach": "attached buffers", "health": "health check", "tree": "cache", "ready": "ready", "server_args": "server arguments",
+}  # fmt: skip
 _KINDS = {"pass": "pass", "fail": "error", "partial": "warning", "not run": "note"}
-_FIRST = 2
+_FIRST, _REASONS = 2, 3
 
 
 def answer(found: Loaded) -> None:
-    """Verdict sentence, coverage, and the likeliest cause."""
+    """Verdict sentence and coverage."""
     log, diagnosis = found.inspected.log, found.inspected.diagnosis
     style.verdict(f"{diagnosis.verdict.capitalize()}. {diagnosis.sentence}", _KINDS[diagnosis.verdict])
     unread = f", {format_count(log.unread)} of them not understood" if log.unread else ""
@@ -28,10 +32,19 @@ def answer(found: Loaded) -> None:
     )
     lines = f"{format_count(log.canary_lines)} of {format_count(log.lines)} lines are the canary's{unread}"
     style.caption(f"Coverage: {checked}; {lines}; {format_bytes(log.bytes_read)}.")
-    for reason in diagnosis.coverage.reasons[:3]:
-        st.html(f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>')
-    for note in diagnosis.notes:
-        st.html(f'<p class="kvc-why kvc-note">{html_text(note)}</p>')
+    reasons, notes = diagnosis.coverage.reasons, diagnosis.notes
+    lines_html = [f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>' for reason in reasons[:_REASONS]]
+    if len(reasons) > _REASONS:
+        more = f"{format_count(len(reasons) - _REASONS)} more gaps are listed under coverage by rank."
+        lines_html.append(f'<p class="kvc-why kvc-warning">{more}</p>')
+    lines_html += [f'<p class="kvc-why kvc-note">{html_text(note)}</p>' for note in notes]
+    if lines_html:
+        st.html("".join(lines_html))
+
+
+def causes(found: Loaded) -> None:
+    """The likeliest cause as a card, the others behind it."""
+    diagnosis = found.inspected.diagnosis
     if diagnosis.causes:
         _cause(diagnosis.causes[0])
     for cause in diagnosis.causes[1:]:
@@ -136,5 +149,30 @@ def coverage(found: Loaded) -> None:
         ]  # fmt: skip
         cells = [tuple("unknown" if number is None else format_count(number) for number in row) for row in numbers]
         blocks.table(head, [(report.stream.label, *row) for report, row in zip(reports, cells, strict=True)], numeric=range(1, 8))
-        for limit in found.inspected.diagnosis.cannot_tell:
-            st.html(f'<p class="kvc-why">{html_text(limit)}</p>')
+        diagnosis = found.inspected.diagnosis
+        gaps = [f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>' for reason in diagnosis.coverage.reasons]
+        st.html("".join(gaps + [f'<p class="kvc-why">{html_text(limit)}</p>' for limit in diagnosis.cannot_tell]))
+
+
+def other_lines(found: Loaded) -> None:
+    """What else in the log matters: errors, injected faults, installs, health, the window's translation."""
+    events, counts = found.inspected.log.events, found.inspected.log.event_counts
+    if not events:
+        return
+    words = ", ".join(f"{format_count(count)} {_EVENTS.get(kind, kind)}" for kind, count in sorted(counts.items()))
+    with st.expander(f"Other lines that matter: {markdown_text(words)}"):
+        shown = events[:TABLE_LIMIT]
+        st.dataframe(
+            pd.DataFrame(
+                {
+                    "time": [str(event.time or "unknown") for event in shown],
+                    "rank": [event.stream.label for event in shown],
+                    "what": [_EVENTS.get(event.kind, event.kind) for event in shown],
+                    "line": [event.line for event in shown],
+                    "text": [event.text[:300] for event in shown],
+                }
+            ),
+            hide_index=True, height=min(320, 40 + 36 * len(shown)), alt="Other lines of the log that matter, in order.",
+        )  # fmt: skip
+        if len(events) > len(shown):
+            style.caption(f"The first {format_count(len(shown))} of {format_count(len(events))}.")

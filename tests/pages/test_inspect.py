@@ -192,6 +192,15 @@ def test_hostile_lines_are_text_and_a_huge_slot_takes_no_memory() -> None:
     assert any("1 reported slot numbers lie outside the map" in caption.value for caption in app.caption)
 
 
+def test_other_lines_are_listed_with_their_kind() -> None:
+    error = f"{prefix('TP0', '2027-02-03 04:05:08')}RuntimeError: device gone\n"
+    app = paste(open_page(), f"{prefix()}{Row().message()}\n{error}")
+    assert any(expander.label == "Other lines that matter: 1 error" for expander in app.expander)
+    [table] = [frame.value for frame in app.dataframe if "what" in frame.value.columns]
+    assert table["what"].tolist() == ["error"]
+    assert "Another error 2 s after the first violation: RuntimeError: device gone" in html(app)
+
+
 def test_a_clean_text_without_canary_lines_says_that_nothing_ran() -> None:
     app = paste(open_page(), "hello\nworld\n")
     assert not app.exception
