@@ -1,14 +1,25 @@
-"""Building blocks that more than one page shows: counts of findings, figures with formulas, tables."""
+"""Building blocks that more than one page shows: counts of findings, tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import streamlit as st
 
 from kvcanary.config.findings import Finding, Severity
-from kvcanary.config.formula import Bound
+from kvcanary.errors import JobError, StoreError
 from kvcanary.escape import html_text
+from kvcanary.ui import style
+
+
+@contextmanager
+def sentence_for_trouble() -> Iterator[None]:
+    """A store that is locked, full or damaged takes the place of what needed it, and the rest of the page stays."""
+    try:
+        yield
+    except (StoreError, JobError) as error:
+        style.verdict(str(error), "error")
 
 
 def count_sentence(findings: Iterable[Finding]) -> str:
@@ -16,11 +27,6 @@ def count_sentence(findings: Iterable[Finding]) -> str:
     found = [finding.severity for finding in findings]
     parts = [f"{found.count(kind)} {kind}{'s' if found.count(kind) > 1 else ''}" for kind in Severity if kind in found]
     return ", ".join(parts) or "no findings"
-
-
-def figure(label: str, value: str, bound: Bound) -> None:
-    """A number with the formula line that produced it."""
-    st.html(f'<div class="kvc-figure">{html_text(label)}<b>{html_text(value)}</b><code>{html_text(bound.text)}</code></div>')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import streamlit as st
 
-from kvcanary.config.findings import Severity
-from kvcanary.config.settings import FIELDS, format_field
+from kvcanary.config.findings import Fix, Severity
+from kvcanary.config.memory import memory_plan
+from kvcanary.config.remedies import fraction_for_one_request
+from kvcanary.config.settings import FIELDS, flag_text, format_field
+from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.ui import blocks, plan_choices, plan_findings, state
@@ -74,13 +77,27 @@ def _explain(number: int, explanation: ErrorExplanation) -> None:
         f'<p class="kvc-why"><b>Likely causes, the likeliest first</b></p><ol class="kvc-causes">{causes}</ol>'
     )
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        for index, fix in enumerate(explanation.fixes):
-            if fix.field and fix.value is not None:
+        for index, fix in enumerate(_with_amount(fix) for fix in explanation.fixes):
+            if fix.field and fix.amount_known:
                 key = f"explained.{number}.{explanation.label}.{index}"
                 plan_findings.fix_button(key, fix.text, fix.field, fix.value, fix.flag, Severity.ERROR if index == 0 else Severity.NOTE)
             else:
                 flag = f" <code>{html_text(fix.flag)}</code>" if fix.flag and fix.flag not in fix.text else ""
                 st.html(f'<p class="kvc-why">→ {html_text(fix.text)}{flag}</p>', width="content")
+
+
+def _with_amount(fix: Fix) -> Fix:
+    """The message says only that the fraction has to go up; what is in the form may say to what."""
+    if fix.amount_known or fix.field != "mem_fraction_static" or not fix.text.startswith("raise"):
+        return fix
+    try:
+        fraction = fraction_for_one_request(memory_plan(state.current().settings))
+    except ConfigError:
+        return fix
+    if fraction is None:
+        return fix
+    text = f"set --mem-fraction-static to {fraction}, which holds the weights and one request of full length"
+    return Fix(field=fix.field, value=fraction, flag=flag_text(fix.field, fraction), text=text)
 
 
 def _remarks(result: ImportResult) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.memory import MemoryPlan, memory_plan
-from kvcanary.config.remedies import CanaryCost, canary_cost, remedies
+from kvcanary.config.remedies import CanaryCost, canary_cost, fraction_for_one_request, remedies
 from kvcanary.config.settings import Settings
 from kvcanary.config.solve import FractionAnswer, PoolAnswer, largest_pool, smallest_fraction, within_budget
 from tests.config.plans import WINDOW, server, servers
@@ -84,3 +84,14 @@ def test_fraction_is_a_remedy_for_a_share_that_is_too_small() -> None:
     answer = smallest_fraction(memory_plan(server()))
     assert isinstance(answer, FractionAnswer)
     assert found["mem_fraction_static"].value == answer.fraction
+
+
+def test_a_fraction_that_holds_the_weights_and_one_request() -> None:
+    plan = memory_plan(server(pool_slot_count=0, page_size=64))
+    fraction = fraction_for_one_request(plan)
+    assert fraction is not None
+    slots = -(-20_004 // 64) * 64
+    assert within_budget(memory_plan(server(pool_slot_count=slots, page_size=64, mem_fraction_static=fraction)))
+    assert not within_budget(memory_plan(server(pool_slot_count=slots, page_size=64, mem_fraction_static=round(fraction - 0.001, 3))))
+    assert fraction_for_one_request(memory_plan(server(weight_bytes=None))) is None
+    assert fraction_for_one_request(memory_plan(server(weight_bytes=60 << 30))) is None

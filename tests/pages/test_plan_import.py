@@ -79,6 +79,10 @@ def test_the_error_of_an_empty_pool_leads_to_a_plan_that_starts() -> None:
     assert "Likely causes, the likeliest first" in text
     assert "Will not start, 1 error" in text
     assert source(app, "pool_slot_count") == "error message"
+    explained = next(key for key in keys(app) if key.startswith("explained."))
+    checked(app.button(key=explained).click().run())
+    # By hand: (18 GiB + 20 004 x 53 760 bytes) / 47 000 MiB = 0.41399, rounded up to three digits.
+    assert field_text(app, "mem_fraction_static") == "0.414"
     fix = next(key for key in keys(app) if key.startswith("fix.") and key.endswith("pool_slot_count"))
     checked(app.button(key=fix).click().run())
     assert "Starts, with" in html(app)
