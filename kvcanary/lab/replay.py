@@ -19,8 +19,7 @@ from kvcanary.lab.campaign import CampaignPlan, RunKey, requests_of, serving_opt
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.lab.strict_checks import ViolationDetail
 from kvcanary.lab.truth import Truth
-from kvcanary.lab.violation_text import violation_line as violation_line
-from kvcanary.lab.violation_text import violation_text
+from kvcanary.lab.violation_text import violation_line, violation_text
 from kvcanary.layout import LaunchTag, RealKvHashMode, SlotStatus
 from kvcanary.serving.engine import OWNER_FREE, OWNER_PADDING, ServingEngine
 from kvcanary.serving.kv_bytes import UInt8Array

@@ -13,8 +13,8 @@ from typing import Literal
 
 from kvcanary import layout
 from kvcanary.faults.canary_config import CanaryConfig
-from kvcanary.lab.replay import violation_line
-from kvcanary.layout import LaunchTag, RealKvHashMode
+from kvcanary.lab.violation_text import violation_text
+from kvcanary.layout import RealKvHashMode
 from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.pool import Int64Array
 
@@ -34,25 +34,7 @@ class Deployment:
 
 def violation_message(row: Int64Array, *, total: int, overflow: bool, step: int) -> str:
     """A ring row, int64 [8] in the order of layout.RING_FIELDS, as the seven lines that SGLang prints. step is the pump's counter."""
-    kind, slot, position, token, expected, stored, aux, bits = (int(value) for value in row)
-    tag, labels = LaunchTag(kind).name, layout.reason_labels(bits)
-    write = bool(bits & layout.WRITE_REASONS)
-    if write:
-        wanted = f"token_id={expected}   position={aux}"
-    else:
-        checked = f"token_id={expected} " if layout.FailReason.VERIFY_TOKEN & bits else ""
-        wanted = f"{checked}prev_hash=0x{layout.to_unsigned(aux):016x}"
-    return "\n".join(
-        (
-            violation_line(row.tolist()),
-            f"KV cache canary violation detected (kernel_kind={tag}, slot_idx={slot}, position={position})",
-            f"canary_kind:       {tag.lower() if tag.startswith('SWEEP') else f'per_forward_{tag.lower()}'}",
-            f"  fail_reasons: {' '.join(labels) or 'none'}",
-            f"  {'actual' if write else 'stored'}:   token_id={token}   position={position} prev_hash=0x{layout.to_unsigned(stored):016x}",
-            f"  expected: {wanted}",
-            f"  total_violations={total} ring_overflow={overflow} step_when_pumped={step}",
-        )
-    )
+    return violation_text(row.tolist(), total=total, ring_overflow=overflow, step=step)
 
 
 def start_lines(options: ServingOptions, config: CanaryConfig, deployment: Deployment, mode: Mode) -> Iterator[str]:

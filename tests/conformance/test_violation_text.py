@@ -10,6 +10,7 @@ import pytest
 from kvcanary import layout
 from kvcanary.analysis.log_stream import read_text
 from kvcanary.analysis.violations import Violation
+from kvcanary.lab.violation_text import violation_text
 from tests.conformance.sglang_wheel import WheelUnavailable, load, load_kernel
 
 ROWS = 5000
@@ -85,3 +86,11 @@ def test_round_trip_through_sglangs_formatter(reporter: ModuleType, mode: str) -
     assert [found(violation) for violation in log.violations] == wanted
     assert {violation.stream.rank for violation in log.violations} == ({"TP0", "TP1", "TP2", "TP3"} if mode == "log" else {"TP0"})
     assert log.unread == 0
+
+
+def test_our_reports_are_sglangs_letter_by_letter(reporter: ModuleType) -> None:
+    rng = random.Random(20270204)
+    for index in range(ROWS):
+        row, overflow = random_row(rng), rng.random() < 0.3
+        theirs = reporter._format_violation(row=row, total=index, ring_overflow=overflow, step_when_pumped=index * 7)
+        assert violation_text(row, total=index, ring_overflow=overflow, step=index * 7) == theirs
