@@ -29,6 +29,8 @@ TIME_BINS = 120
 _TOP = 12
 _RANGE = ".."
 _DIGITS = re.compile(r"\d+")
+# Text and numbers in turn, so that two labels never compare a number with a text.
+_DIGIT_PARTS = re.compile(r"(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +84,7 @@ class Crossfilter:
         facets = (
             time,
             pool,
-            _category("rank", _rank_names(frame)),
+            _category("rank", _rank_names(frame), natural=True),
             _category("tag", frame["launch_tag"]),
             _category("reason", frame["reasons"]),
             _positions(_integers(frame["position"])),
@@ -145,13 +147,16 @@ def _integers(column: pd.Series) -> npt.NDArray[np.int64]:
     return values
 
 
-def _category(name: str, column: pd.Series) -> Facet:
-    """Labels by rows, most first."""
+def _category(name: str, column: pd.Series, *, natural: bool = False) -> Facet:
+    """Labels by rows, most first; or as people count, TP2 before TP10."""
     texts = column.astype("category")
     codes = texts.cat.codes.to_numpy()
     counts = np.bincount(codes[codes >= 0], minlength=len(texts.cat.categories))
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] > 0]
+    if natural:
+        parts = [[int(part) if part.isdecimal() else part for part in _DIGIT_PARTS.split(str(texts.cat.categories[at]))] for at in order]
+        order = order[sorted(range(len(order)), key=parts.__getitem__)]
     place = np.full(len(counts) + 1, -1, dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return Facet(name, tuple(str(texts.cat.categories[index]) for index in order), place[codes])

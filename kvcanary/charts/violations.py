@@ -84,7 +84,18 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
     low = "#f4f5f7" if theme == "light" else "#20252d"
     high = "#e89b7d" if theme == "light" else "#8c3a1e"
     figure = go.Figure(
-        go.Heatmap(z=shade, x=x, y=y, colorscale=[[0, low], [1, high]], zmin=0, showscale=False, xgap=2, ygap=2, hoverinfo="skip")
+        go.Heatmap(
+            z=shade,
+            x=x,
+            y=y,
+            colorscale=[[0, low], [1, high]],
+            zmin=0,
+            zmax=max(1.0, float(shade.max(initial=0))),
+            showscale=False,
+            xgap=2,
+            ygap=2,
+            hoverinfo="skip",
+        )
     )
     figure.add_trace(
         go.Scatter(

@@ -35,7 +35,7 @@ def answer(found: Loaded) -> None:
     reasons, notes = diagnosis.coverage.reasons, diagnosis.notes
     lines_html = [f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>' for reason in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
-        more = f"{format_count(len(reasons) - _REASONS)} more gaps are listed under coverage by rank."
+        more = f"More under coverage by rank: {format_count(len(reasons) - _REASONS)}."
         lines_html.append(f'<p class="kvc-why kvc-warning">{more}</p>')
     lines_html += [f'<p class="kvc-why kvc-note">{html_text(note)}</p>' for note in notes]
     if lines_html:

@@ -97,6 +97,11 @@ def test_ranks_of_several_logs_are_told_apart() -> None:
     assert sorted(cross.facets["rank"].labels) == ["pod-1 TP0", "pod-2 TP0"]
 
 
+def test_ranks_stand_as_people_count() -> None:
+    cross = crossed([(Row(slot=slot), prefix(f"TP{slot}"), 5) for slot in (10, 2, 2, 0)])
+    assert cross.facets["rank"].labels == ("TP0", "TP2", "TP10")
+
+
 def test_cut_records_and_an_empty_log() -> None:
     line = Row(slot=8).line()
     cut = Crossfilter(read_text(prefix() + line[: line.index("slot_idx=")]).violations.frame())

@@ -121,7 +121,7 @@ def test_one_map_per_rank_and_one_rank_alone() -> None:
     rows = [(Row(slot=7), "TP0"), (Row(slot=8), "TP1"), (Row(slot=9), "TP1")]
     app = paste(open_page(), "".join(f"{prefix(rank)}{row.message()}\n" for row, rank in rows))
     app.selectbox(key="inspect_map_of").set_value("one map per rank").run()
-    assert "Reported slots by rank: TP1 2, TP0 1" in captions(app)
+    assert "Reported slots by rank: TP0 1, TP1 2" in captions(app)
     app.selectbox(key="inspect_map_of").set_value("TP0").run()
     assert "1 of 10 slots reported" in captions(app)
 
