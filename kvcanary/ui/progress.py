@@ -10,7 +10,7 @@ from kvcanary.errors import JobError
 from kvcanary.escape import html_text, markdown_text
 from kvcanary.lab.jobs import JobStatus
 from kvcanary.lab.records import RunRecord
-from kvcanary.ui import access, services, state, style
+from kvcanary.ui import access, blocks, services, state, style
 from kvcanary.units import format_seconds
 
 _POLL_S = 0.7
@@ -19,6 +19,11 @@ _POLL_S = 0.7
 @st.fragment(run_every=_POLL_S)
 def panel(run_id: str) -> None:
     """The job on its page; the whole page is drawn anew when it is over."""
+    with blocks.sentence_for_trouble():
+        _panel(run_id)
+
+
+def _panel(run_id: str) -> None:
     status = services.jobs().status(run_id)
     if not status.record.state.active:
         st.rerun()
@@ -41,6 +46,11 @@ def sidebar() -> None:
 
 @st.fragment(run_every=_POLL_S)
 def _sidebar_panel() -> None:
+    with blocks.sentence_for_trouble():
+        _active_jobs()
+
+
+def _active_jobs() -> None:
     active = services.jobs().active()
     if not active:
         st.rerun()

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import streamlit as st
 from streamlit.navigation.page import Page as StreamlitPage
 
-from kvcanary.errors import JobError, StoreError
-from kvcanary.ui import first_run, sidebar, state, style
+from kvcanary.ui import blocks, first_run, sidebar, state, style
 
 _run = threading.local()
 
@@ -34,24 +33,15 @@ def frame() -> Iterator[None]:
     style.inject(state.theme())
     state.begin()
     _run.inside = True
-    with _sentence_for_trouble():
+    with blocks.sentence_for_trouble():
         first_run.arrive()
         try:
             yield
         finally:
             _run.inside = False
     state.write_address()
-    with _sentence_for_trouble():
+    with blocks.sentence_for_trouble():
         sidebar.draw()
-
-
-@contextmanager
-def _sentence_for_trouble() -> Iterator[None]:
-    """A store that is locked, full or damaged takes the place of what needed it, and the rest of the page stays."""
-    try:
-        yield
-    except (StoreError, JobError) as error:
-        style.verdict(str(error), "error")
 
 
 def require_frame() -> None:

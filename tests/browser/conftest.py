@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 # Generous, because a busy machine draws slowly; how fast it is belongs into a measurement and not into a test.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=60_000)
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -81,7 +81,7 @@ def page(browser: Browser) -> Iterator[Page]:
     opened = context.new_page()
     errors: list[str] = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.set_default_timeout(30_000)
+    opened.set_default_timeout(60_000)
     yield opened
     context.close()
     assert not errors, errors
