@@ -25,7 +25,7 @@ from kvcanary.store.files import RunFiles, file_bytes, free_bytes
 from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
 from kvcanary.store.runs import SlotArrays, read_slot_arrays
 from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
-from kvcanary.store.sync import FolderSync, insert_for
+from kvcanary.store.sync import FolderSync, insert_for, remove_runs
 
 DATABASE_NAME = "store.sqlite3"
 UNDO_S = 24 * 3600.0
@@ -232,8 +232,7 @@ class Store:
                         self._not_removed[run_id] = str(error)
                         continue
                     self._not_removed.pop(run_id, None)
-                    for table, column in ((LABELS, LABELS.c.run_id), (DOCUMENTS, DOCUMENTS.c.run_id), (RUNS, RUNS.c.id)):
-                        connection.execute(delete(table).where(column == run_id))
+                    remove_runs(connection, [run_id])
                     gone.append(run_id)
         return gone
 

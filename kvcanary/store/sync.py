@@ -8,13 +8,13 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kvcanary.errors import StoreError
@@ -24,7 +24,7 @@ from kvcanary.lab.records import RunFolder, RunRecord, RunState
 from kvcanary.store.connection import LOCK_WAIT_S, analyze, reading, writing
 from kvcanary.store.files import RunFiles
 from kvcanary.store.rows import from_record
-from kvcanary.store.schema import DOCUMENTS, FOLDERS, RUNS
+from kvcanary.store.schema import DOCUMENTS, FOLDERS, LABELS, RUNS
 
 _ACTIVE = [state.value for state in RunState if state.active]
 # A folder that changed this moment may change again without its time moving on.
@@ -177,8 +177,14 @@ class FolderSync:
             return
         with writing(self._engine) as connection:
             own = upsert_runs(connection, self.origin, found)
+            # Purged by somebody else after it was read here: it must not come back.
+            purged = {run.record.id for run in found if run.signature and not (self._runs / run.record.id).exists()} & own
+            if purged:
+                remove_runs(connection, purged)
         for run in found:
             name = run.record.id
+            if name in purged:
+                continue
             if name not in own:
                 self.problems[name] = f"run {name} is in the store already, from another data folder; rename its folder to keep both"
                 continue
@@ -213,6 +219,12 @@ def upsert_runs(connection: Connection, origin: str, found: Sequence[_Found]) ->
         change = {"document": into_documents.excluded.document}
         connection.execute(into_documents.on_conflict_do_update(index_elements=["run_id"], set_=change), documents)
     return own
+
+
+def remove_runs(connection: Connection, run_ids: Collection[str]) -> None:
+    """Take rows, documents and labels of runs out of the database."""
+    for column in (LABELS.c.run_id, DOCUMENTS.c.run_id, RUNS.c.id):
+        connection.execute(delete(column.table).where(column.in_(run_ids)))
 
 
 def insert_for(connection: Connection) -> Any:

@@ -269,6 +269,17 @@ def test_a_state_that_a_slow_process_put_back_is_put_right(open_store: OpenStore
     assert quick.list()[0].state is RunState.DONE
 
 
+def test_a_run_that_was_purged_while_another_process_took_it_in_does_not_come_back(open_store: OpenStore, tmp_path: Path) -> None:
+    slow, quick = open_store(), open_store()
+    run_id = run_folder(tmp_path / "home", 1).path.name
+    found = slow._sync._changed(run_id, None)
+    assert found is not None
+    quick.delete(run_id)
+    assert quick.purge(after_s=0) == [run_id]
+    slow._sync._store([found])
+    assert (slow.count(), quick.count()) == (0, 0)
+
+
 def test_a_folder_whose_record_comes_later_is_taken_in_then(open_store: OpenStore, tmp_path: Path) -> None:
     path = tmp_path / "home" / "runs" / "20260504-030201-benchmark-00000009"
     path.mkdir(parents=True)
