@@ -155,7 +155,11 @@ def _category(name: str, column: pd.Series, *, natural: bool = False) -> Facet:
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] > 0]
     if natural:
-        parts = [[int(part) if part.isdecimal() else part for part in _DIGIT_PARTS.split(str(texts.cat.categories[at]))] for at in order]
+        # Every other part is a number.
+        parts = [
+            [int(part) if at % 2 else part for at, part in enumerate(_DIGIT_PARTS.split(str(texts.cat.categories[place])))]
+            for place in order
+        ]
         order = order[sorted(range(len(order)), key=parts.__getitem__)]
     place = np.full(len(counts) + 1, -1, dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
