@@ -21,6 +21,7 @@ from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, O
 from kvcanary.serving.kv_bytes import kv_rows
 
 _OWNERS = {OWNER_FREE: "free", OWNER_CACHED: "prefix tree only", OWNER_IN_FLIGHT: "in flight", OWNER_PADDING: "padding"}
+_BYTES_CHANGED = "The record is as it was written; the KV bytes it vouches for are not."
 STRIP_NAMES = {Strip.K0: "layer 0, K", Strip.V0: "layer 0, V", Strip.K1: "layer 1, K"}
 
 
@@ -89,7 +90,10 @@ class ByteRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCard:
-    """Everything about a slot in a step. rid is None for a sweep and where nobody reads it; position None where it holds no token."""
+    """Everything about a slot in a step. rid is None for a sweep and where nobody reads it; position None where it holds no token.
+
+    chain, before, here and after are empty where neither a launch nor a token names the slot.
+    """
 
     slot: int
     status: SlotStatus
@@ -170,8 +174,8 @@ def _entry(pool: PoolView, slot: int, rids: tuple[int, ...]) -> tuple[Entries, i
 def _chain(pool: PoolView, entries: Entries, index: int | None, slot: int) -> tuple[tuple[ChainCell, ...], int]:
     """The chain that an entry belongs to, position by position, and the place of the slot in it."""
     if index is None:
-        cell = _cell(pool, max(0, int(pool.truth.positions[slot])), slot, written=False)
-        return (cell,), 0
+        held = pool.owners[slot] not in (OWNER_FREE, OWNER_PADDING) and pool.truth.positions[slot] >= 0
+        return _held_chain(pool, slot) if held else ((), 0)
     if entries is pool.swept:
         places = _path(entries, index)
         cells = [_cell(pool, int(entries.positions[at]), int(entries.slots[at]), written=False) for at in places]
@@ -182,6 +186,14 @@ def _chain(pool: PoolView, entries: Entries, index: int | None, slot: int) -> tu
         mine = np.flatnonzero(source.rids == rid)
         cells += [_cell(pool, int(source.positions[at]), int(source.slots[at]), written=source is pool.written) for at in mine.tolist()]
     return tuple(cells), next(at for at, cell in enumerate(cells) if cell.position == position)
+
+
+def _held_chain(pool: PoolView, slot: int) -> tuple[tuple[ChainCell, ...], int]:
+    """The chain down to a slot that nothing looks at now, from what the engine last knew of it."""
+    path = [slot]
+    while (before := int(pool.truth.prev_slots[path[0]])) >= 0 and before not in path:
+        path.insert(0, before)
+    return tuple(_cell(pool, int(pool.truth.positions[at]), at, written=False) for at in path), len(path) - 1
 
 
 def _path(entries: Entries, index: int) -> list[int]:
@@ -278,6 +290,9 @@ def _sentences(
         said.append(f"{tag} reports {' + '.join(labels)}.")
     if rows and not injected:
         said.append(_echo(pool, fields, entries, index))
+    elif rows and any(view.flagged for view in fields) and not any(view.wrong for view in fields):
+        bytes_alone = [view.name for view in fields if view.flagged] == ["real_kv_hash"]
+        said.append(_BYTES_CHANGED if bytes_alone else "The record is right for its owner; whoever reads it here expects another one.")
     elif not rows and not injected and pool.status[slot] == SlotStatus.SKIPPED:
         fresh = entries is pool.written
         said.append("Written in this step; the next one verifies it." if fresh else "Holds a token that this step did not verify.")

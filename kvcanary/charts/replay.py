@@ -36,7 +36,9 @@ _SPECIAL_COLORS: dict[int, tuple[str, str]] = {
 }
 _OWNER_LETTERS = {OWNER_FREE: "", OWNER_CACHED: "t", OWNER_IN_FLIGHT: "f", OWNER_PADDING: "P"}
 _NARROW, _WIDE, _SMALL_POOL = 32, 64, 640
-_ROW_PX = 20
+# Height of a row, and size of a mark, where the cells are large enough for letters and where they are not.
+_ROW_PX, _LOW_ROW_PX = 20, 13
+_MARK_PX, _SMALL_MARK_PX = 16, 11
 _QUIET: dict[ThemeName, str] = {"light": "rgba(29,36,48,0.45)", "dark": "rgba(230,233,238,0.45)"}
 INJECTED, REPORTED = ("#7a1fa8", "#d9a6f5"), ("#b52a00", "#ff8a5e")
 
@@ -49,10 +51,11 @@ def columns_of(num_slots: int) -> int:
 def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATUS) -> go.Figure:
     """One cell per slot, coloured by status or by owner; diamonds are damage on purpose, squares are reports. Cells can be selected."""
     num_slots, columns = len(pool.status), columns_of(len(pool.status))
-    rows = -(-num_slots // columns)
+    rows, large = -(-num_slots // columns), columns == _NARROW
     codes, palette, letters = _by_owner(pool, theme) if by == OWNER else _by_status(pool, theme)
     # What is well stays in the background, so that the rest is seen first.
     quiet = [by == STATUS and code == SlotStatus.CLEAN for code in pool.status.tolist()]
+    calm = [letter if is_quiet and large else "" for letter, is_quiet in zip(letters, quiet, strict=True)]
     grid = np.full(rows * columns, np.nan)
     grid[:num_slots] = codes
     x, y = np.arange(columns), np.arange(rows) * columns
@@ -65,32 +68,37 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
     )  # fmt: skip
     figure.add_trace(
         go.Scatter(
-            x=slots % columns, y=slots // columns * columns, text=[letter if calm else "" for letter, calm in zip(letters, quiet, strict=True)],
+            x=slots % columns, y=slots // columns * columns, text=calm,
             customdata=[[int(slot)] for slot in slots],
             hovertext=[_hover(pool, slot) for slot in slots.tolist()], hovertemplate="%{hovertext}<extra></extra>",
-            mode="markers+text", marker={"symbol": "square", "size": 17, "opacity": 0.01, "color": ink(theme)},
+            mode="markers+text", marker={"symbol": "square", "size": _MARK_PX if large else _LOW_ROW_PX - 3, "opacity": 0.01, "color": ink(theme)},
             textfont={"size": 10, "color": _QUIET[theme]}, showlegend=False,
         )
     )  # fmt: skip
-    loud = [slot for slot, calm in enumerate(quiet) if not calm and letters[slot]]
+    loud = [slot for slot, is_quiet in enumerate(quiet) if large and not is_quiet and letters[slot]]
     figure.add_trace(
         go.Scatter(
             x=[slot % columns for slot in loud], y=[slot // columns * columns for slot in loud], text=[letters[slot] for slot in loud],
             mode="text", textfont={"size": 10, "color": ink(theme)}, hoverinfo="skip", showlegend=False,
         )
     )  # fmt: skip
-    _mark(figure, pool.injected, columns, "diamond-open", pick(INJECTED, theme), "damaged on purpose")
-    _mark(figure, pool.reported, columns, "square-open", pick(REPORTED, theme), "reported in this step")
+    size = _MARK_PX if large else _SMALL_MARK_PX
+    _mark(figure, pool.injected, columns, ("diamond-open", size + 2, pick(INJECTED, theme)), "damaged on purpose")
+    _mark(figure, pool.reported, columns, ("square-open", size, pick(REPORTED, theme)), "reported in this step")
     column, row = selected % columns, selected // columns
     half = columns / 2
     figure.add_shape(
         type="rect", x0=column - 0.5, x1=column + 0.5, y0=row * columns - half, y1=row * columns + half,
         line={"color": ink(theme), "width": 3},
     )  # fmt: skip
-    style(figure, theme, height=_ROW_PX * rows + 72)
+    style(figure, theme, height=(_ROW_PX if large else _LOW_ROW_PX) * rows + 72)
     figure.update_xaxes(range=[-0.55, columns - 0.45], dtick=4, showgrid=False, title=None, tickfont={"size": 10})
     figure.update_yaxes(
-        range=[(rows - 0.45) * columns, -0.55 * columns], showgrid=False, tickvals=y[::2], tickformat=",d", tickfont={"size": 10}
+        range=[(rows - 0.45) * columns, -0.55 * columns],
+        showgrid=False,
+        tickvals=y[:: 2 if large else 4],
+        tickformat=",d",
+        tickfont={"size": 10},
     )
     figure.update_layout(
         separators=".\u202f",
@@ -130,12 +138,13 @@ def _hover(pool: PoolView, slot: int) -> str:
     return f"<b>slot {slot}</b><br>{owner_name(int(pool.owners[slot]))}{where}<br>{look.label}"
 
 
-def _mark(figure: go.Figure, slots: npt.NDArray[np.int64], columns: int, symbol: str, color: str, name: str) -> None:
+def _mark(figure: go.Figure, slots: npt.NDArray[np.int64], columns: int, look: tuple[str, int, str], name: str) -> None:
+    symbol, size, color = look
     if slots.size:
         figure.add_trace(
             go.Scatter(
                 x=slots % columns, y=slots // columns * columns, mode="markers", name=f"{name} {format_count(len(slots))}", hoverinfo="skip",
-                marker={"symbol": symbol, "size": 18 if symbol.startswith("diamond") else 16, "color": color, "line": {"width": 3}},
+                marker={"symbol": symbol, "size": size, "color": color, "line": {"width": 3}},
                 selected={"marker": {"opacity": 1}}, unselected={"marker": {"opacity": 1}},
             )
         )  # fmt: skip
@@ -207,7 +216,7 @@ def timeline(frames: Sequence[ReplayFrame], current: int, theme: ThemeName) -> g
         figure.add_trace(
             go.Scatter(
                 x=[steps[index] for index in there], y=[lane] * len(there), yaxis="y2", name=name, mode="markers",
-                marker={"symbol": symbol, "size": [min(15, 8 + counts[index]) for index in there], "color": pick(pair, theme)},
+                marker={"symbol": symbol, "size": [min(13, 8 + counts[index]) for index in there], "color": pick(pair, theme)},
                 customdata=[[steps[index]] for index in there], hovertext=[hover[index] for index in there],
                 hovertemplate="%{hovertext}<extra></extra>", **plain,
             )
@@ -215,17 +224,17 @@ def timeline(frames: Sequence[ReplayFrame], current: int, theme: ThemeName) -> g
     figure.add_shape(
         type="rect", x0=current - 0.5, x1=current + 0.5, y0=0, y1=1, yref="paper", line={"color": ink(theme), "width": 2}, layer="above"
     )
-    style(figure, theme, height=160)
+    style(figure, theme, height=182)
     figure.update_xaxes(range=[steps[0] - 0.6, steps[-1] + 0.6], showgrid=False, dtick=4, tickfont={"size": 10}, title=None)
     figure.update_layout(
         barmode="relative",
         bargap=0.25,
         clickmode="event+select",
         margin={"t": 28, "b": 4},
-        yaxis={"domain": [0, 0.68], "tickfont": {"size": 10}, "nticks": 4, "zeroline": True, "zerolinecolor": faint(theme)},
+        yaxis={"domain": [0, 0.6], "tickfont": {"size": 10}, "nticks": 4, "zeroline": True, "zerolinecolor": faint(theme)},
         yaxis2={
-            "domain": [0.74, 1],
-            "range": [-0.7, 1.7],
+            "domain": [0.66, 1],
+            "range": [-0.6, 1.6],
             "tickvals": [0, 1],
             "ticktext": ["reports", "damage"],
             "showgrid": False,

@@ -79,7 +79,8 @@ def _story(played: Replay) -> str:
         return "The fault found no victim in this run."
     slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
     where = f" at slot {slots} of the {_GROUP_NAMES[played.group]}" if record.slots else ""
-    who = f", which request {', '.join(map(str, record.rids[:4]))} uses" if record.rids else ""
+    readers = " and ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
+    who = f", which request{'s' if len(record.rids) > 1 else ''} {readers} use{'' if len(record.rids) > 1 else 's'}" if record.rids else ""
     done = f"Injected in step {record.step}{where}{who}."
     if played.first_report is None:
         return f"{done} It was never reported."

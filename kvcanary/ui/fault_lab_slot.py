@@ -36,7 +36,8 @@ def card(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> None:
     chosen = st.session_state.get("replay_buffer")
     found = replay_card(played, frame, group, slot, chosen) if chosen in buffers else default
     st.html(_head(found) + "".join(f'<p class="kvc-why">{html_text(sentence)}</p>' for sentence in found.sentences))
-    st.html(_strip(found))
+    if found.chain:
+        st.html(_strip(found))
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         _moves(found)
         st.segmented_control(
@@ -60,8 +61,8 @@ def _head(found: ReplayCard) -> str:
 def _strip(found: ReplayCard) -> str:
     """The whole chain as small squares, then predecessor, this and successor with the hash that leads from one to the next."""
     squares = "".join(_square(cell, here=found.here is not None and cell == found.here.cell) for cell in found.chain)
-    boxes = [_box(found.before, "predecessor"), _link(found.before, found.here, found), _box(found.here, "this slot")]
-    boxes += [_link(found.here, found.after, found), _box(found.after, "successor")]
+    boxes = [_box(found.before, "predecessor"), _link(found.before, found.here), _box(found.here, "this slot")]
+    boxes += [_link(found.here, found.after), _box(found.after, "successor")]
     label = f"Chain of {len(found.chain)} positions" + (f" of request {found.rid}" if found.rid is not None else "")
     return (
         f'<div class="kvl-chain-name">{html_text(label)}, {html_text(found.buffer.replace("_", " ").upper())} records</div>'
@@ -92,15 +93,13 @@ def _box(neighbour: Neighbour | None, name: str) -> str:
     )
 
 
-def _link(before: Neighbour | None, after: Neighbour | None, found: ReplayCard) -> str:
+def _link(before: Neighbour | None, after: Neighbour | None) -> str:
     """What the record before leads to, and whether the record after stores it."""
     if after is None:
         return '<div class="kvl-link"></div>'
     leads_to = CHAIN_START if before is None and after.cell.position == 0 else before.leads_to if before is not None else None
     if leads_to is None or (before is not None and before.cell.slot == 0) or after.cell.slot == 0:
         return '<div class="kvl-link"><small>not checked</small></div>'
-    if after.cell.written and before is not None and before.cell.written is False and found.here is None:
-        return '<div class="kvl-link"></div>'
     agrees = leads_to == after.prev_hash
     return (
         f'<div class="kvl-link {"kvl-agrees" if agrees else "kvl-breaks"}" title="0x{leads_to:016x}">'
@@ -138,7 +137,8 @@ def _judged(view: FieldView) -> str:
     count = diff_bits(view.differing)
     bits = f"<small>{count if count.endswith('bits') else f'bit {count}'}</small>"
     if view.flagged:
-        return f"<mark>{'differs' if view.wrong else 'accused'}</mark>{bits}"
+        right = "bytes changed" if view.name == "real_kv_hash" else "accused"
+        return f"<mark>{'differs' if view.wrong else right}</mark>{bits}"
     if view.wrong:
         return f'<strong class="kvl-unseen">wrong, not seen</strong>{bits}'
     return "same" if view.expected is not None or view.belongs is not None else ""
