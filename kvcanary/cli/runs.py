@@ -31,6 +31,7 @@ group = typer.Typer(
 )  # fmt: skip
 
 _AGE = re.compile(r"([0-9]{1,6})\s*(min|h|d|w)")
+_DOCUMENT_LIMIT_BYTES = 256 << 20
 _AGE_S = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
@@ -205,6 +206,30 @@ def export(
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+@group.command("import")
+def import_documents(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="JSON documents from `kvcanary runs export`, of any version.")],
+    home: Home = None,
+) -> None:
+    """Take in runs that another store exported, with their notes and labels; they keep their ids.
+
+    Example: kvcanary runs import run.json
+    """
+    from kvcanary.store.documents import parse_document
+
+    for path in files:
+        try:
+            if path.stat().st_size > _DOCUMENT_LIMIT_BYTES:
+                fail(
+                    f"{path}: {format_bytes(path.stat().st_size)} is more than a run's document has ({format_bytes(_DOCUMENT_LIMIT_BYTES)})"
+                )
+            typer.echo(f"took in {open_store(os.environ, home).take_in(parse_document(path.read_text(encoding='utf-8')))}")
+        except (KvCanaryError, UnicodeDecodeError) as error:
+            fail(f"{path}: {error}")
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
 
 
 @group.command()

@@ -104,6 +104,21 @@ def test_the_report_works_with_one_run_without_measurements(tmp_path: Path, kind
     assert ("Nothing was measured in this run." in text) == (kind == "benchmark")
 
 
+def test_an_exported_run_is_taken_in_elsewhere_once(tmp_path: Path) -> None:
+    run = store_run(tmp_path / "here", 1, measured=points())
+    assert invoke(tmp_path / "here", "note", run, "handed over").exit_code == 0
+    file = tmp_path / "run.json"
+    assert invoke(tmp_path / "here", "export", run, "--out", str(file)).exit_code == 0
+    assert invoke(tmp_path / "there", "import", str(file)).output == f"took in {run}\n"
+    assert invoke(tmp_path / "there", "export", run).stdout == file.read_text(encoding="utf-8")
+    again = invoke(tmp_path / "there", "import", str(file))
+    assert again.exit_code == 2
+    assert "is in the store already" in again.stderr
+    file.write_bytes(b"\xff\x00")
+    assert invoke(tmp_path / "there", "import", str(file)).exit_code == 2
+    assert "No such file" in invoke(tmp_path / "there", "import", str(tmp_path / "none")).stderr
+
+
 def test_a_plan_has_no_table(tmp_path: Path) -> None:
     result = invoke(tmp_path, "export", store_run(tmp_path, 1, kind="plan"), "--format", "csv")
     assert result.exit_code == 2
