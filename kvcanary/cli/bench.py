@@ -26,6 +26,8 @@ from kvcanary.store.runs import point_rows
 from kvcanary.units import format_count, format_fraction, format_rate, format_seconds, parse_seconds
 
 _DIAGNOSIS = "diagnosis"
+# What torchrun gives to each process that it starts.
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 @with_settings
@@ -58,6 +60,8 @@ def command(
       kvcanary bench --from laptop
 
       kvcanary bench --pool-slot-count 392920 --req-to-token-pool-size 4096 --real-data partial --preset standard --json run.json
+
+      torchrun --nproc-per-node 8 -m kvcanary bench --from qwen3-8b-h100 --run-on cuda
     """
     if preset == _DIAGNOSIS:
         # It brings pandas along, which no other preset needs.
@@ -73,6 +77,11 @@ def command(
             settings=settings.to_flat(), preset=preset, backend=backend, device=run_on, seed=seed, faults=faults,
             step_time_s=_step_time_s(step_time),
         )  # fmt: skip
+        if _TORCHRUN in os.environ and not dry_run:
+            # It brings torch along, which the plan does not need.
+            from kvcanary.cli import bench_ranks
+
+            raise typer.Exit(bench_ranks.run(spec, home, json_target))
         plan = plan_benchmark(spec)
         errors.print(terminal_text(plan.sentence))
         for reason in plan.skipped:

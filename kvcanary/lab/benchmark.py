@@ -50,8 +50,11 @@ class Reporter:
             raise StopRequested("stopped on request")
 
 
-def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
-    """Run a spec and write everything into its folder; the record says at each moment what is known so far."""
+def run_benchmark(folder: RunFolder, spec: BenchmarkSpec, before_point: Callable[[], None] | None = None) -> None:
+    """Run a spec and write everything into its folder; the record says at each moment what is known so far.
+
+    before_point is called before each measured point, for ranks that measure at the same moment.
+    """
     report = Reporter(folder, time.monotonic())
     durations: dict[str, float] = {}
     report.step("preparing", "choosing a backend and compiling it")
@@ -82,6 +85,8 @@ def run_benchmark(folder: RunFolder, spec: BenchmarkSpec) -> None:
     for number, workload in enumerate(plan.workloads, start=1):
         message = f"point {number} of {len(plan.workloads)}: {workload.kind} of {format_count(workload.shape.requests)} requests"
         report.step("measuring", message)
+        if before_point is not None:
+            before_point()
         measured = measure_point(backend, workload, spec, kv, report.check)
         if measured.false_alarms:
             sentence = f"Fail: {format_count(measured.false_alarms)} violations reported on a sound pool at {message}."

@@ -7,6 +7,7 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -37,14 +38,15 @@ def main(path: str) -> int:
         return NOT_MINE
     worker_lease = leases.take(folder.worker_lock)
     try:
-        return _run(folder, device)
+        return run_claimed(folder, device)
     finally:
         for lease in (worker_lease, device_lease):
             if lease is not None:
                 lease.release()
 
 
-def _run(folder: RunFolder, device: str) -> int:
+def run_claimed(folder: RunFolder, device: str, before_point: Callable[[], None] | None = None) -> int:
+    """Run a spec that this process has claimed, to a final record; before_point as in `run_benchmark`. Returns 0."""
     signal.signal(signal.SIGTERM, lambda *_: _request_stop(folder))
     signal.signal(signal.SIGINT, lambda *_: _request_stop(folder))
     own = psutil.Process()
@@ -68,7 +70,7 @@ def _run(folder: RunFolder, device: str) -> int:
         if record.kind == "campaign":
             run_campaign_job(folder, CampaignSpec(**record.spec))
         else:
-            run_benchmark(folder, BenchmarkSpec(**record.spec))
+            run_benchmark(folder, BenchmarkSpec(**record.spec), before_point)
     except StopRequested:
         finish(folder, RunState.STOPPED)
     except KvCanaryError as error:
