@@ -290,6 +290,14 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 ),
                 "",
             ),
+            Variant("pages_swapped", "two neighbours arrived in each other's place", Hook.BEFORE_PLAN, _FOREIGN_RECORD, ""),
+            Variant(
+                "other_request",
+                "the pages of another request arrived at the right positions",
+                Hook.BEFORE_PLAN,
+                (Sighting(_CHAIN, _ALL), Sighting(_TOKEN, _BOTH, need="token_assert")),
+                "",
+            ),
             Variant(
                 "first_token_swapped",
                 "the first token is another request's",
@@ -318,6 +326,20 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 "",
             ),
             Variant("wrong_bytes", "records came along, bytes are foreign", Hook.BEFORE_PLAN, _FOREIGN_BYTES, _NO_HASH),
+            Variant(
+                "partial_copy",
+                "the copy ended in the middle of each row",
+                Hook.BEFORE_PLAN,
+                (Sighting(_BYTES, _DATA, WHOLE_ROW), Sighting(_BYTES, _DATA, HASHED, need="more_bytes")),
+                "real data partial hashes the first 16 bytes; needs all",
+            ),
+            Variant(
+                "early_read",
+                "the forward reads before the copy has ended",
+                Hook.BEFORE_PLAN,
+                (),
+                "when TAIL looks, the copy has ended and the bytes are right",
+            ),
         ),
         ("sgl-project/sglang#31427", "NVIDIA/TensorRT-LLM#8813", "sgl-project/sglang#38031"),
     ),
@@ -418,6 +440,9 @@ CATALOGUE: tuple[FaultClass, ...] = (
             ),
             Variant("nan", "the row turns into NaN", Hook.BEFORE_PLAN, _FOREIGN_BYTES, _NO_HASH),
             Variant("zeroed", "the row turns into zeros", Hook.BEFORE_PLAN, _FOREIGN_BYTES, _NO_HASH),
+            Variant(
+                "stuck", "two bytes read as the same value from now on, whatever is written", Hook.BEFORE_PLAN, _FOREIGN_BYTES, _NO_HASH
+            ),
             Variant(
                 "v_row",
                 "a bit of the V row",

@@ -307,6 +307,58 @@ def _payload(kind: OpKind, **fields: Any) -> Planner:
     return plan
 
 
+def _whole_row(pattern: int) -> Planner:
+    def plan(scene: Scene) -> list[FaultOp]:
+        return _payload(OpKind.FILL_BYTES, count=scene.engine.options.kv_row_bytes, seed=pattern)(scene)
+
+    return plan
+
+
+def _stuck(scene: Scene) -> list[FaultOp]:
+    """Bytes that no write changes any more: as verify finds them before the forward, and after the model wrote."""
+    cell = scene.prefix_cell(inside_window=False)
+    if cell is None:
+        return []
+    fields: dict[str, Any] = {"slot": cell.slot, "byte": 4, "count": 2, "seed": int(scene.rng.integers(1 << 16)), "lasting": True}
+    return [_op(scene, hook, OpKind.FILL_BYTES, **fields) for hook in (Hook.BEFORE_PLAN, Hook.MODEL_FORWARD)]
+
+
+def _early_read(scene: Scene) -> list[FaultOp]:
+    """The bytes are right again before TAIL looks."""
+    cells = scene.run_of_cells(3)
+    late = [_op(scene, Hook.BEFORE_PLAN, OpKind.WRITE_BYTES, slot=cell.slot, seed=cell.slot) for cell in cells]
+    ended = [
+        _op(
+            scene,
+            Hook.MODEL_FORWARD,
+            OpKind.SET_BYTES_OF,
+            slot=cell.slot,
+            token=scene.token_of(cell.rid, cell.position),
+            position=cell.position,
+        )
+        for cell in cells
+    ]
+    return late + ended
+
+
+def _arrived(shift: int, *, from_other: bool) -> Planner:
+    """Neighbouring slots hold records and bytes of other tokens of a right chain: of each other, or of another request's same positions."""
+
+    def plan(scene: Scene) -> list[FaultOp]:
+        cells = scene.run_of_cells(2)
+        if not cells:
+            return []
+        source = scene.other_request(cells[0].rid, longer_than=cells[-1].position) if from_other else cells[0].rid
+        if source is None:
+            return []
+        ops = []
+        for cell, place in zip(cells, (cells[shift].position, cells[1 - shift].position), strict=True):
+            ops.append(_op(scene, Hook.BEFORE_PLAN, OpKind.FOREIGN_WRITE, slot=cell.slot, **scene.record_of(source, place)))
+        return ops
+
+    return plan
+
+
 def _flip_written(hook: Hook) -> Planner:
     def plan(scene: Scene) -> list[FaultOp]:
         token = scene.written()
@@ -346,7 +398,11 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("pd_transfer", "cut_after_k_layers"): _cells(2, (OpKind.CLEAR_RECORD, {"buffers": _TAIL_BUFFERS})),
     ("pd_transfer", "first_token_swapped"): _wrong_token,
     ("tier_reload", "records_left_behind"): _foreign_records(OpKind.PUT_RECORD),
+    ("pd_transfer", "pages_swapped"): _arrived(1, from_other=False),
+    ("pd_transfer", "other_request"): _arrived(0, from_other=True),
     ("tier_reload", "wrong_bytes"): _overwrite(OpKind.WRITE_BYTES),
+    ("tier_reload", "partial_copy"): _cells(3, (OpKind.FLIP_BYTES, {"byte": 32, "count": 32})),
+    ("tier_reload", "early_read"): _early_read,
     ("storage_visible_garbage", "half_loaded"): _cells(3, (OpKind.WRITE_BYTES, {})),
     ("stale_prefix_hit", "node_kept_after_free"): _foreign_records(OpKind.FOREIGN_WRITE),
     ("layout_mismatch", "head_of_row"): _payload(OpKind.PERMUTE_BYTES, byte=0, count=32),
@@ -354,8 +410,9 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("address_overflow", "store_wraps"): _redirect(OpKind.REDIRECT_BYTES),
     ("payload_bytes", "bit_flip"): _payload(OpKind.FLIP_BYTES, byte=3, mask=0x10),
     ("payload_bytes", "later_bytes"): _payload(OpKind.FLIP_BYTES, byte=24, count=16),
-    ("payload_bytes", "nan"): _payload(OpKind.FILL_BYTES, count=64, seed=_BF16_NAN),
-    ("payload_bytes", "zeroed"): _payload(OpKind.FILL_BYTES, count=64, seed=0),
+    ("payload_bytes", "nan"): _whole_row(_BF16_NAN),
+    ("payload_bytes", "zeroed"): _whole_row(0),
+    ("payload_bytes", "stuck"): _stuck,
     ("payload_bytes", "v_row"): _payload(OpKind.FLIP_BYTES, strip=Strip.V0),
     ("payload_bytes", "other_layer"): _payload(OpKind.FLIP_BYTES, strip=Strip.K1),
     ("payload_bytes", "just_written"): _flip_written(Hook.AFTER_TAIL),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,6 +118,23 @@ class Scene:
         """The right token of a request at a position."""
         row = self.step.req_pool_indices[np.flatnonzero(self.step.rids == rid)[0]]
         return int(self.step.expected_tokens[row, position])
+
+    def other_request(self, rid: int, *, longer_than: int) -> int | None:
+        """Another request of the batch that has a token at that position, and another token there; None when there is none."""
+        mine = self.token_of(rid, longer_than)
+        places = [
+            place
+            for place in self.prefixes(longer_than + 1)
+            if self.rid(place) != rid and self.token_of(self.rid(place), longer_than) != mine
+        ]
+        return self.rid(int(self.rng.choice(places))) if places else None
+
+    def record_of(self, rid: int, position: int) -> dict[str, Any]:
+        """token, position and prev_hash of the record that a request has at a position, as fields of a FaultOp."""
+        row = self.step.req_pool_indices[np.flatnonzero(self.step.rids == rid)[0]]
+        tokens = self.step.expected_tokens[row, : position + 1].tolist()
+        hashes = layout.chain_hashes(tokens, range(position + 1))
+        return {"token": tokens[position], "position": position, "prev_hash": hashes[position]}
 
     def in_window(self, slot: int) -> int:
         """A full slot in the window pool's index space; the slot itself without a window."""

@@ -31,10 +31,6 @@ from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.pool import Int64Array
 from kvcanary.serving.radix_cache import SweepEntries
 
-ROW_BYTES = 64
-# Where the second hashed range of a row begins under MORE_BYTES.
-_SECOND_RANGE = ROW_BYTES // 2
-
 
 @dataclass(slots=True, eq=False)
 class GroupState:
@@ -163,14 +159,16 @@ class CanaryRunner:
         config = self.config
         size = options.pool_slot_count if group is not Group.SWA else options.swa_pool_slot_count or 0
         num_slots = size + options.page_size
+        row_bytes = options.kv_row_bytes
+        # Under MORE_BYTES a second range begins in the middle of the row.
         hashed = TWO_LAYERS if config.has(StrictCheck.MORE_LAYERS) else LAYER0
         more = config.has(StrictCheck.MORE_BYTES) and config.real_data is RealKvHashMode.PARTIAL
-        starts = (0, _SECOND_RANGE) if more else (0,)
-        memory = GroupMemory(num_slots, ROW_BYTES, config.real_data, hashed, starts)
+        starts = (0, row_bytes // 2) if more else (0,)
+        memory = GroupMemory(num_slots, row_bytes, config.real_data, hashed, starts)
         state = GroupState(
             group=group,
             memory=memory,
-            host=GroupMemory(options.host_slot_count + options.page_size, ROW_BYTES, config.real_data, hashed, starts),
+            host=GroupMemory(options.host_slot_count + options.page_size, row_bytes, config.real_data, hashed, starts),
             verify_plan=VerifyPlan.allocate(layout.VERIFY_CAPACITY_FACTOR * num_slots),
             write_plan=WritePlan.allocate(max(options.req_to_token_pool_size, options.cuda_graph_max_bs or 0)),
             window=(options.sliding_window or 0) if group is Group.SWA else 0,
@@ -181,7 +179,7 @@ class CanaryRunner:
                 RealKvSource(
                     tensor=torch.from_numpy(memory.kv[strip])[:, start:],
                     page_size=1,
-                    num_bytes_per_token=ROW_BYTES - start,
+                    num_bytes_per_token=row_bytes - start,
                     read_bytes=memory.read_bytes,
                 )
                 for strip, start in memory.parts(name)

@@ -24,6 +24,7 @@ class ServingOptions:
     disaggregation_mode with transfer_delay_steps: which half of a prefill/decode pair this is. dp_size above 1 pads batches to the
     largest of the ranks. overlap: results are handled one step late. new_token_ratio: share of the unwritten output of running
     requests that admission keeps free. step_s: simulated seconds of one forward. vocab_size, seed: token ids and all chance.
+    kv_row_bytes: bytes that one token has in one strip (the K or V of a layer), for who runs a canary on the steps.
     """
 
     pool_slot_count: int = 4096
@@ -48,12 +49,15 @@ class ServingOptions:
     new_token_ratio: float = 0.3
     step_s: float = 0.02
     vocab_size: int = 32000
+    kv_row_bytes: int = 64
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("pool_slot_count", "req_to_token_pool_size", "max_seq_len_per_req", "page_size", "max_prefill_tokens", "dp_size"):
             _at_least(name, getattr(self, name), 1)
         _at_least("vocab_size", self.vocab_size, 2)
+        if self.kv_row_bytes < 64 or self.kv_row_bytes % 16:
+            raise ConfigError(f"kv_row_bytes must be a multiple of 16 from 64 on, got {self.kv_row_bytes}")
         _at_least("transfer_delay_steps", self.transfer_delay_steps, 0)
         _at_least("host_slot_count", self.host_slot_count, 0)
         _at_least("seed", self.seed, 0)

@@ -22,6 +22,7 @@ from kvcanary.serving.options import ServingOptions
             {"page_size": 16, "pool_slot_count": 4090},
             "pool_slot_count must be a multiple of page_size=16, got 4090; the nearest below is 4080",
         ),
+        ({"kv_row_bytes": 72}, "kv_row_bytes must be a multiple of 16 from 64 on, got 72"),
         ({"sliding_window": 64}, "sliding_window and swa_pool_slot_count go together, got 64 and None"),
         ({"enable_mixed_chunk": True, "chunked_prefill_size": None}, "enable_mixed_chunk=True needs chunked_prefill_size"),
         ({"enable_mixed_chunk": True, "speculative_num_draft_tokens": 3}, "no speculative_num_draft_tokens, got 512 and 3"),
