@@ -20,7 +20,7 @@ from kvcanary.importers.vllm_log import read_vllm_log
 _VLLM_WORDS = re.compile(
     r"vLLM|^\W*(?:\([^)]{0,80}\) )?(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d|GPU KV cache size|# (?:GPU|cuda|CUDA) blocks|EngineCore|"
     r"Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|No available memory for the cache blocks|max_model_len`|"
-    r"Model loading took"
+    r"(?:Model loading|model weights) took|model weights take|Initial free memory"
 )
 _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 

@@ -83,8 +83,6 @@ def read_records(text: str) -> Iterator[Record]:
             record = open_record
             # A broken line goes on bare; what a runtime marked as partial goes on behind the runtime's own prefix.
             bare = not wrapped and rank is None and not _START.match(line.text)
-            if bare and not line.text.strip():
-                continue
             goes_on = record is not None and (bare or (record.partial and record.source == line.source))
             if record is not None and goes_on and len(record.lines) < MAX_CONTINUATIONS and len(record.lines[-1]) < MAX_LINE_CHARS:
                 if record.partial:

@@ -103,10 +103,8 @@ class _Allowed:
 
     def address(self, address: Address) -> bool:
         """Whether a connection may go to this address: a public one, or one that is listed."""
-        inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        real = inner or address
-        public = real.is_global and not real.is_multicast and not (real.version == 6 and real in _TRANSLATED)
-        return public or any(real in network for network in self.networks)
+        public = address.is_global and not address.is_multicast and address not in _TRANSLATED
+        return public or any(address in network for network in self.networks)
 
 
 def _checked(url: str, allowed: _Allowed, *, base: str = "") -> SplitResult:

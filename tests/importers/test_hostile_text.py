@@ -117,7 +117,7 @@ def test_words_without_end() -> None:
 
 
 def test_unclosed_yaml_flows_and_quotes_do_not_swallow_what_follows() -> None:
-    text = 'a: [x\nb: "y\n' * 400 + "\n" * 600 + "services:\n  s:\n    command: python -m sglang.launch_server --tp 2\n"
+    text = 'a: [x\nb: "y\n' * 400 + "\n" * 600 + 'services:\n  s:\n    command: ["python3", "-m", "sglang.launch_server", "--tp", "2"]\n'
     assert read_text(text).arguments == {"tp_size": 2}
 
 

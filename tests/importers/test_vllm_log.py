@@ -83,6 +83,7 @@ def test_the_memory_profile_of_older_releases() -> None:
 @pytest.mark.parametrize("line", ["Loading model weights took 7.25 GB", "Model loading took 7.2500 GiB and 2.0 seconds"])
 def test_weights_in_two_units_of_the_same_size(line: str) -> None:
     assert read(line)[1]["weight_bytes"] == round(7.25 * GIB)
+    assert read(line, before="")[1]["weight_bytes"] == round(7.25 * GIB)
 
 
 def test_memory_that_was_given_explicitly() -> None:
