@@ -96,7 +96,7 @@ def _with_amount(fix: Fix) -> Fix:
         return fix
     if fraction is None:
         return fix
-    text = f"set --mem-fraction-static to {fraction}, which holds the weights and one request of full length"
+    text = f"set --mem-fraction-static to {fraction}: weights and one request"
     return Fix(field=fix.field, value=fraction, flag=flag_text(fix.field, fraction), text=text)
 
 

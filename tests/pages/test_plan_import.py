@@ -100,6 +100,15 @@ def test_an_accelerator_of_the_own_list(tmp_path: Path, monkeypatch: pytest.Monk
     assert "memory: its driver; bandwidth: its sheet" in html(app)
 
 
+def test_the_accelerator_of_this_machine_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_environment, "accelerators", lambda: (("NVIDIA L40S", 45_589 << 20),))
+    app = open_plan()
+    assert "&#x27;NVIDIA L40S&#x27; is NVIDIA L40S" in html(app)
+    checked(app.button(key="here.0").click().run())
+    assert field_text(app, "device_memory_bytes") == str(45_589 << 20)
+    assert source(app, "device_memory_bytes") == "NVIDIA L40S, as the driver of this machine gives it"
+
+
 @pytest.mark.parametrize("content", ["{", '{"schema": 1}', '{"schema": 1, "devices": [{"name": "A"}]}'])
 def test_an_own_list_that_cannot_be_read_says_so_and_the_page_stands(content: str) -> None:
     app = open_plan()
