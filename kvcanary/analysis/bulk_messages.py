@@ -21,7 +21,6 @@ LINES = 7
 # Below this many messages a block is read faster one by one.
 MIN_MESSAGES = 64
 _MARK = b"] kv_canary violation: launch_tag="
-_MARKS = re.compile(re.escape(_MARK))
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _RANKS, _TAG, _REASON = re.compile(rb"(?: [A-Z]{2,}\d+)*"), re.compile(rb"[A-Z0-9_]+"), re.compile(rb"[a-z_+]+")
 _KIND, _BODY_REASON = re.compile(rb"[a-z_]+"), re.compile(rb"[a-z_ ]+")
@@ -65,6 +64,13 @@ class BulkMessages:
     step: Int64
     overflow: Bools
 
+    def gaps(self, length: int, shortest: int) -> list[tuple[int, int]]:
+        """What of a block of this length lies outside of runs of at least so many messages, as (start, end)."""
+        first = np.flatnonzero(np.append(True, self.starts[1:] != self.ends[:-1])) if len(self.starts) else np.zeros(0, dtype=np.int64)
+        long = first[self.run_ends[first] - first >= shortest]
+        starts, ends = self.starts[long].tolist(), self.ends[self.run_ends[long] - 1].tolist()
+        return [(end, start) for end, start in zip([0, *ends], [*starts, length], strict=True) if end < start]
+
     def run_at(self, at: int) -> slice:
         """Messages of the run that begins at this byte; empty when none begins there."""
         index = int(np.searchsorted(self.starts, at))
@@ -75,8 +81,26 @@ class BulkMessages:
 
 def read_messages(block: bytes) -> BulkMessages | None:
     """All plain messages of a block; None when there are too few to be worth it."""
-    marks = np.fromiter((match.start() for match in _MARKS.finditer(block)), dtype=np.int64)
-    return _Reader(_Text(block), marks).read() if len(marks) >= MIN_MESSAGES else None
+    count = block.count(_MARK)
+    if count < MIN_MESSAGES:
+        return None
+    text = _Text(block)
+    return _Reader(text, _marks(text, count)).read()
+
+
+def _marks(text: _Text, count: int) -> Int64:
+    """Places of the mark behind a bracketed prefix, in order. Prefixes of a log are alike in length, so few lengths have to be tried."""
+    starts = np.append(0, text.newlines + 1)
+    starts = starts[text.data[starts] == ord("[")]
+    found: list[Int64] = []
+    for length in range(1 + _TIME_CHARS, 2 + _TIME_CHARS + _MAX_RANKS):
+        there = text.says(starts + length, _MARK)
+        found.append(starts[there] + length)
+        starts = starts[~there]
+        count -= len(found[-1])
+        if not count or not len(starts):
+            break
+    return np.sort(np.concatenate(found))
 
 
 class _Text:

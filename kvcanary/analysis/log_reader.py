@@ -60,6 +60,7 @@ class LogReader:
         self._time: tuple[bytes, float] = (b"", math.nan)
         self._bulk: BulkMessages | None = None
         self._place = 0
+        self._gaps: list[tuple[int, int]] = []
         self._partial: dict[str, LogLine] = {}
         builder.files.append(file)
 
@@ -88,10 +89,11 @@ class LogReader:
     def _read_block(self, block: bytes) -> None:
         self._block, self._batch_from = block, 0
         self._sample(block)
-        hits = self._first_hits(block)
         self._builder.mark_line(self._file, self._lines + 1, self._place)
         self._place += len(block)
-        self._bulk = read_messages(block) if hits[_CANARY] != _NOWHERE else None
+        self._bulk = read_messages(block)
+        self._gaps = self._bulk.gaps(len(block), _BULK_RUN) if self._bulk is not None else [(0, len(block))]
+        hits = self._first_hits(block)
         at, counted, before = 0, 0, self._lines
         while at < len(block):
             attending = self._messages.attending or bool(self._partial)
@@ -107,7 +109,7 @@ class LogReader:
             else:
                 at = self._read_slow(block, at, attending)
             for word in [word for word, place in hits.items() if place < at]:
-                hits[word] = _find(block, word, at)
+                hits[word] = self._find(block, word, at)
         self._lines += block.count(b"\n", counted) + (not block.endswith(b"\n"))
         self._builder.lines += self._lines - before
         self._at = len(block)
@@ -116,14 +118,24 @@ class LogReader:
 
     def _first_hits(self, block: bytes) -> dict[bytes, int]:
         """Where each word that matters in this block stands first."""
-        hits = {word: _find(block, word, 0) for word in (_CANARY, _SERVER_ARGS)}
+        hits = {word: self._find(block, word, 0) for word in (_CANARY, _SERVER_ARGS)}
         self._start_blocks = _START_BLOCKS if hits[_SERVER_ARGS] != _NOWHERE else self._start_blocks - 1
         if self._start_blocks > 0:
-            hits |= {word: _find(block, word, 0) for word in _START_WORDS}
+            hits |= {word: self._find(block, word, 0) for word in _START_WORDS}
         trouble = hits[_CANARY] != _NOWHERE and any(word in block for word in _TROUBLE)
         since = 0 if trouble else max(0, len(block) - _TAIL_BYTES)
-        hits |= {word: _find(block, word, since) for word in _ERROR_WORDS}
+        hits |= {word: self._find(block, word, since) for word in _ERROR_WORDS}
         return hits
+
+    def _find(self, block: bytes, word: bytes, start: int) -> int:
+        """Where a word stands next. Messages that are read at once hold nothing else, so they are searched for the canary alone."""
+        if word is _CANARY:
+            place = block.find(word, start)
+            return _NOWHERE if place < 0 else place
+        for low, high in self._gaps:
+            if high > start and (place := block.find(word, max(low, start), high)) >= 0:
+                return place
+        return _NOWHERE
 
     def _read_slow(self, block: bytes, at: int, attending: bool) -> int:
         stop = block.find(b"\n", at)
@@ -261,8 +273,3 @@ def _names(codes: Int64, texts: Sequence[bytes]) -> tuple[Int64, list[str]]:
     """Codes and texts of those words that are used."""
     used, dense = np.unique(codes, return_inverse=True)
     return dense, [texts[code].decode() for code in used.tolist()]
-
-
-def _find(block: bytes, word: bytes, start: int) -> int:
-    place = block.find(word, start)
-    return _NOWHERE if place < 0 else place
