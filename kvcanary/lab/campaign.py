@@ -73,7 +73,8 @@ def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
             break
         sweep = sweep_due(engine, config, step.index)
         report = executor.run(step, record.ops if record else (), sweep)
-        tally.add(step, report, record, engine.owners(), executor.verify_plans[Group.FULL], sweep)
+        tally.add(step, report, record, executor.verify_plans[Group.FULL], sweep)
+    tally.finish(engine.owners())
     return CampaignRun(
         key=key,
         record=injector.record,

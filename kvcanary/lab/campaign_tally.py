@@ -51,11 +51,10 @@ class Tally:
         step: Step,
         report: StepReport,
         record: FaultRecord | None,
-        owners: Int64Array,
         plan: VerifyPlan,
         sweep: Mapping[Group, SweepEntries] | None,
     ) -> None:
-        """One step that has run: its report, who owns each slot of the full pool, and what its FULL group verified."""
+        """One step that has run: its report, and what its FULL group verified."""
         self.steps += 1
         self.tokens += len(step.tokens)
         self.verified += report.verified
@@ -67,7 +66,7 @@ class Tally:
         if record is None:
             self._false_alarm(step, report, sweep)
             return
-        self._look(owners, plan, sweep)
+        self._look(plan, sweep)
         if self.latency_steps is None:
             served = dict(zip(step.rids.tolist(), step.extend_seq_lens.tolist(), strict=True))
             self.corrupt_tokens += sum(served.get(rid, 0) for rid in record.rids)
@@ -96,13 +95,17 @@ class Tally:
                 self.reports[f"STRICT {rule}"] += len(cells)
             self.requests.update(rid for rid, _ in cells)
 
-    def _look(self, owners: Int64Array, plan: VerifyPlan, sweep: Mapping[Group, SweepEntries] | None) -> None:
+    def finish(self, owners: Int64Array) -> None:
+        """The run is over; owners: who holds each slot of the full pool now."""
+        in_use = (owners > 0) | (owners == OWNER_CACHED)
+        if self._since_fault and in_use.any():
+            self.coverage = float(self._looked_at[in_use].mean())
+
+    def _look(self, plan: VerifyPlan, sweep: Mapping[Group, SweepEntries] | None) -> None:
         if plan.enable.item():
             self._looked_at[plan.slot_indices[: int(plan.num_valid.item())].numpy()] = True
         if sweep is not None:
             self._looked_at[sweep[Group.FULL].slots] = True
-        in_use = (owners > 0) | (owners == OWNER_CACHED)
-        self.coverage = float(self._looked_at[in_use].mean()) if in_use.any() else None
 
     def _follow_reloads(self, step: Step) -> None:
         for move in step.moves:
