@@ -16,9 +16,10 @@ from functools import cached_property
 from kvcanary.config.capacities import canary_line_items
 from kvcanary.config.defaults import activation_reserve_bytes, window_slots
 from kvcanary.config.formula import LineItem
-from kvcanary.config.geometry import KvGeometry, Split, Unknown, geometry_from_settings
+from kvcanary.config.geometry import KvGeometry, Split, Unknown
 from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import Settings
+from kvcanary.config.stated_geometry import geometry_from_settings
 from kvcanary.errors import ConfigError
 from kvcanary.units import format_bytes
 

@@ -17,11 +17,11 @@ from kvcanary.config.geometry import (
     LayerKv,
     Split,
     Unknown,
-    geometry_from_settings,
     resolve_kv_dtype,
 )
 from kvcanary.config.kv_parts import STORAGE, PartRole, RankKv, heads_per_rank, pipeline_slice
 from kvcanary.config.settings import Settings
+from kvcanary.config.stated_geometry import geometry_from_settings
 from kvcanary.errors import ConfigError
 
 GQA = LayerKv(kind=LayerKind.FULL, kv_heads=6, k_dim=96, v_dim=96)

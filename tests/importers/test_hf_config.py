@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcanary.config.geometry import Split, geometry_from_settings
+from kvcanary.config.geometry import Split
 from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import Settings
+from kvcanary.config.stated_geometry import geometry_from_settings
 from kvcanary.errors import ImportTextError
 from kvcanary.importers.hf_config import ModelReading, is_hf_config, parse_hf_config, read_hf_config, weight_bytes_from_index
 
