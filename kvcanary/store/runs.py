@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvcanary.escape import csv_text
 from kvcanary.lab.records import Point, RunFolder
 from kvcanary.lab.tables import POINT_COLUMNS as POINT_COLUMNS
 from kvcanary.lab.tables import RECORD_COLUMNS, read_slots
@@ -47,9 +48,10 @@ def document_json(document: dict[str, Any]) -> str:
 
 
 def points_csv(points: list[Point]) -> str:
-    """The rows of `point_rows` as CSV with a header."""
+    """The rows of `point_rows` as CSV with a header; text that a spreadsheet would calculate gets a leading quote."""
     text = io.StringIO()
     writer = csv.DictWriter(text, POINT_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(point_rows(points))
+    for row in point_rows(points):
+        writer.writerow({name: csv_text(value) if isinstance(value, str) else value for name, value in row.items()})
     return text.getvalue()

@@ -171,7 +171,7 @@ def _limits(record: RunRecord, points: list[Point]) -> None:
         if (rows["op"] == op).any():
             figure = roofline_chart.roofline(rows, record.limits, op, state.theme())
             column.plotly_chart(figure, key=f"limits.{op}.{record.id}", config=_CONFIG, alt=f"{op}: {text}")
-    st.caption(text)
+    style.caption(text)
     with st.expander("Limits as a table", key=f"limits.table.{record.id}"):
         head = ("op", "items", "measured", "held by", "share", "of copy bandwidth", *(f"{name} alone" for name in roofline.LIMITS))
         blocks.table(head, roofline.table_rows(rows), numeric=(1, 2, 4, 5, 6, 7, 8, 9))

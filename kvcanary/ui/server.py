@@ -27,7 +27,7 @@ from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
 from kvcanary.ui import access
 
-METRICS_TOKEN = "KVCANARY_METRICS_TOKEN"  # nosec B105: the name of a variable
+METRICS_TOKEN = "KVCANARY_METRICS_TOKEN"
 # A list longer than this is counted, but its durations are of the newest runs alone.
 _LISTED = 10_000
 
