@@ -6,12 +6,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import pandas as pd
-
 from kvcanary.analysis.canary_log import CanaryLog, LogEvent, StreamReport
 from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis
 from kvcanary.analysis.incidents import Finding, Incident
-from kvcanary.analysis.violations import Violation
+from kvcanary.analysis.violations import Violation, ViolationTable
 
 SCHEMA = "kvcanary.inspect/1"
 
@@ -21,7 +19,6 @@ def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1
 
     Hashes are text, '0x' and 16 digits, because JSON readers lose digits beyond 2^53; every other number is exact.
     """
-    frame = log.violations.frame()
     listed = len(log.violations)
     return {
         "schema": SCHEMA,
@@ -35,7 +32,7 @@ def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1
         "unread_samples": list(log.unread_samples),
         "complete": log.complete,
         "coverage": _plain_dict(asdict(diagnosis.coverage)),
-        "counts": counts(frame),
+        "counts": counts(log.violations),
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "incidents": [_incident(incident, diagnosis) for incident in diagnosis.incidents[:max_violations]],
         "ranks": [_rank(report) for report in log.streams],
@@ -46,17 +43,22 @@ def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1
     }
 
 
-def counts(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def counts(violations: ViolationTable) -> list[dict[str, Any]]:
     """Rows and distinct slots by server, source, rank, launch tag and reasons, most rows first."""
-    keys = ["server", "source", "rank", "launch_tag", "reasons"]
-    if frame.empty:
-        return []
-    grouped = frame.groupby(keys, observed=True)["slot_idx"].agg(violations="size", slots="nunique").reset_index()
-    grouped = grouped.sort_values(["violations", *keys], ascending=[False] + [True] * len(keys))
-    return [
-        {**{key: str(row[key]) for key in keys}, "violations": int(row["violations"]), "slots": int(row["slots"])}
-        for row in grouped.to_dict("records")
+    groups = [
+        {
+            "server": stream.server,
+            "source": stream.source,
+            "rank": stream.rank,
+            "launch_tag": tag,
+            "reasons": reasons,
+            "violations": rows,
+            "slots": slots,
+        }
+        for stream, tag, reasons, rows, slots in violations.group_counts()
     ]
+    keys = ("server", "source", "rank", "launch_tag", "reasons")
+    return sorted(groups, key=lambda group: (-int(group["violations"]), *(str(group[key]) for key in keys)))
 
 
 def violation_data(violation: Violation) -> dict[str, Any]:

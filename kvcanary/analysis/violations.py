@@ -239,6 +239,27 @@ class ViolationTable:
     def _texts(self, name: str) -> list[str]:
         return list(self._tags if name == "tag" else self._reasons)
 
+    def group_counts(self) -> list[tuple[Stream, str, str, int, int]]:
+        """Stream, launch tag, '+'-joined current reasons, rows and distinct slots of each group; needs a tenth of what frame() does."""
+        if not len(self):
+            return []
+        normal: dict[str, int] = {}
+        reasons = _recoded(np.arange(len(self._reasons)), ["+".join(normal_reasons(text)) or "none" for text in self._reasons], normal)
+        codes = {name: np.array(self._codes[name], dtype=np.int32) for name in ("stream", "tag", "reason")}
+        shape = (len(self._streams), len(self._tags), len(normal))
+        joint = np.ravel_multi_index((codes["stream"], codes["tag"], reasons[codes["reason"]]), shape)
+        order = np.argsort(joint, kind="stable")
+        groups, starts = np.unique(joint[order], return_index=True)
+        known = np.array(self._fields_read, dtype=np.int8) > RECORD_FIELDS.index("slot_idx")
+        slots = np.array(self._ints["slot_idx"], dtype=np.int64)
+        streams, tags, labels = list(self._streams), list(self._tags), list(normal)
+        found = []
+        for group, rows in zip(groups.tolist(), np.split(order, starts[1:]), strict=True):
+            stream, tag, reason = np.unravel_index(group, shape)
+            distinct = np.unique(slots[rows[known[rows]]])
+            found.append((streams[int(stream)], tags[int(tag)], labels[int(reason)], len(rows), len(distinct)))
+        return found
+
     def frame(self) -> pd.DataFrame:
         """One row per violation, in the order read.
 

@@ -120,7 +120,7 @@ def _counts_table(log: CanaryLog, max_rows: int) -> Table:
     table = Table("rank", "launch", "reasons", title="Violations by rank and reason", title_justify="left")
     table.add_column("rows", justify="right")
     table.add_column("slots", justify="right")
-    groups = counts(log.violations.frame())
+    groups = counts(log.violations)
     for group in groups[:max_rows]:
         rank = f"{group['source']} {group['rank']}".strip()
         table.add_row(

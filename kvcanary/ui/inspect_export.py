@@ -126,7 +126,7 @@ def issue_text(log: CanaryLog, diagnosis: Diagnosis, hidden: list[str] | tuple[s
     lines += [f"- {markdown_text(redact.text(reason))}" for reason in diagnosis.coverage.reasons[:_GROUP_LIMIT]]
     for cause in diagnosis.causes[:3]:
         lines += ["", f"**{cause.text.title}** ({cause.confidence.name.lower()} confidence), {cause.slots} slots"]
-    groups = counts(log.violations.frame())
+    groups = counts(log.violations)
     if groups:
         lines += ["", "| rank | launch tag | reasons | violations | slots |", "|---|---|---|---:|---:|"]
         for group in groups[:_GROUP_LIMIT]:

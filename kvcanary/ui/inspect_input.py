@@ -60,8 +60,14 @@ def draw() -> Loaded | None:
     return found
 
 
+@st.cache_data(ttl=5, show_spinner=False)
+def _listed(folders: tuple[Path, ...]) -> list[files.LogFile]:
+    """A large folder takes a while to look through, and the page is drawn at each click."""
+    return files.list_logs(folders)
+
+
 def _folder_form(folders: tuple[Path, ...]) -> None:
-    listed = {file.name: file for file in files.list_logs(folders)}
+    listed = {file.name: file for file in _listed(folders)}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.multiselect(
             "Or choose on the server", list(listed), key=_PICKED, placeholder="newest first", width=560,

@@ -60,7 +60,7 @@ def _violations(inspected: Inspected) -> Section | None:
         draw=lambda theme: violations.timeline(cross.time_axis, bins.labels, reasons.labels, numbers, chosen, theme),
         alt=violations.timeline_summary(cross.time_axis, bins.labels, reasons.labels, numbers),
     )
-    groups = counts(inspected.log.violations.frame())
+    groups = counts(inspected.log.violations)
     rows = [
         (
             f"{group['source']} {group['rank']}".strip(),

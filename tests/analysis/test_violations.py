@@ -76,3 +76,16 @@ def test_frame_rows_equal_the_records() -> None:
 )
 def test_normal_reasons(printed: str, labels: tuple[str, ...]) -> None:
     assert normal_reasons(printed) == labels
+
+
+def test_groups_count_rows_and_distinct_slots_and_join_old_labels() -> None:
+    rows = [Row(slot=slot) for slot in (11, 11, 12)] + [Row(tag="HEAD_K_FULL", reasons=("chain_hash",), slot=5)]
+    lines = [f"{prefix()}{row.line()}\n" for row in rows] + [f"{prefix()}{Row(tag='HEAD_K_FULL', reasons=('verify_chain_hash',)).line()}\n"]
+    lines.append(f"{prefix('TP1')}{Row().line()[:60]}")
+    groups = {
+        (stream.rank, tag, reasons): (count, slots)
+        for stream, tag, reasons, count, slots in read_text("".join(lines)).violations.group_counts()
+    }
+    assert groups[("TP0", "TAIL_K_FULL", "verify_real_kv_hash")] == (3, 2)
+    assert groups[("TP0", "HEAD_K_FULL", "verify_chain_hash")] == (2, 2)
+    assert read_text("nothing\n").violations.group_counts() == []
