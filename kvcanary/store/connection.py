@@ -81,13 +81,6 @@ def reading(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def analyze(engine: Engine) -> None:
-    """Let the database count its rows anew, so that it chooses the right indexes; open connections would not notice and are replaced."""
-    with writing(engine) as connection:
-        connection.exec_driver_sql("ANALYZE")
-    engine.dispose()
-
-
 def _explained(engine: Engine, error: Exception) -> StoreError:
     said = str(getattr(error, "orig", None) or error).strip()
     for words, sentence in _SENTENCES:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from sqlalchemy import ColumnElement, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, and_, or_, select
 from sqlalchemy.sql.expression import UnaryExpression
 
 from kvcanary.errors import StoreError
@@ -79,7 +79,7 @@ def condition(filters: Filters) -> ColumnElement[bool]:
     if (label := filters.get("label")) is not None:
         parts.append(RUNS.c.id.in_(select(LABELS.c.run_id).where(LABELS.c.label == label)))
     if words := (filters.get("text") or "").split():
-        parts += [or_(*(func.lower(column).contains(word.lower(), autoescape=True) for column in _SEARCHED)) for word in words]
+        parts += [or_(*(column.icontains(word, autoescape=True) for column in _SEARCHED)) for word in words]
     if (newer_than := filters.get("newer_than")) is not None:
         parts.append(RUNS.c.created_s >= newer_than)
     return and_(*parts)

@@ -42,7 +42,6 @@ RUNS = Table(
     *(Index(None, name, "created_s") for name in ("kind", "state", "verdict", "machine", "model")),
     # Counting and paging read these alone, without the rows.
     Index(None, "deleted_s", "created_s", "id"),
-    Index(None, "kind", "deleted_s", "size_bytes"),
 )
 
 # Apart from the runs, so that a list reads little.

@@ -21,7 +21,7 @@ from kvcanary.errors import StoreError
 from kvcanary.lab.leases import LOCKS_FOLDER
 from kvcanary.lab.lifecycle import RUNS_FOLDER, settle
 from kvcanary.lab.records import RunFolder, RunRecord, RunState
-from kvcanary.store.connection import LOCK_WAIT_S, analyze, reading, writing
+from kvcanary.store.connection import LOCK_WAIT_S, reading, writing
 from kvcanary.store.files import RunFiles
 from kvcanary.store.rows import from_record
 from kvcanary.store.schema import DOCUMENTS, FOLDERS, LABELS, RUNS
@@ -30,8 +30,6 @@ _ACTIVE = [state.value for state in RunState if state.active]
 # A folder that changed this moment may change again without its time moving on.
 _TIME_STEP_NS = 2_000_000_000
 _BATCH = 500
-# As many new runs at once change what the database's planner should know.
-_MANY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,6 @@ class FolderSync:
                     self._store(batch)
                     batch = []
             self._store(batch)
-            if len(names) >= _MANY:
-                analyze(self._engine)
             self._publish()
             if scanned_ns is not None:
                 self._scanned_ns = scanned_ns

@@ -59,7 +59,6 @@ ALTER TABLE ONLY public.runs
 CREATE INDEX ix_labels_label ON public.labels USING btree (label);
 CREATE INDEX ix_runs_deleted_s_created_s_id ON public.runs USING btree (deleted_s, created_s, id);
 CREATE INDEX ix_runs_kind_created_s ON public.runs USING btree (kind, created_s);
-CREATE INDEX ix_runs_kind_deleted_s_size_bytes ON public.runs USING btree (kind, deleted_s, size_bytes);
 CREATE INDEX ix_runs_machine_created_s ON public.runs USING btree (machine, created_s);
 CREATE INDEX ix_runs_model_created_s ON public.runs USING btree (model, created_s);
 CREATE INDEX ix_runs_state_created_s ON public.runs USING btree (state, created_s);

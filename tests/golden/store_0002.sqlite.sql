@@ -61,5 +61,4 @@ CREATE INDEX ix_runs_machine_created_s ON runs (machine, created_s);
 CREATE INDEX ix_runs_model_created_s ON runs (model, created_s);
 CREATE INDEX ix_labels_label ON labels (label);
 CREATE INDEX ix_runs_deleted_s_created_s_id ON runs (deleted_s, created_s, id);
-CREATE INDEX ix_runs_kind_deleted_s_size_bytes ON runs (kind, deleted_s, size_bytes);
 COMMIT;

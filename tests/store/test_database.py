@@ -52,6 +52,7 @@ QUESTIONS: list[tuple[dict[str, Any], list[int]]] = [
     ({"text": "h200"}, [1]),
     ({"text": "100 %"}, [4]),
     ({"text": "_"}, []),
+    ({"text": "passxeon"}, []),
     ({"text": "00000003"}, [3]),
     ({"order": "oldest", "limit": 2}, [1, 2]),
     ({"limit": 2, "offset": 1}, [3, 2]),
@@ -112,6 +113,8 @@ def test_notes_and_labels_are_kept_and_seen_by_others(open_store: OpenStore, tmp
     assert other.row(first).labels == ("baseline", "night")
     assert ids(other, label="night") == [2, 1]
     assert ids(other, text="driver UPDATE") == [1]
+    other.set_note(first, "Übergabe")
+    assert ids(other, text="Übergabe") == [1]
     other.remove_label(first, "night")
     other.remove_label(first, "never had")
     other.set_note(first, "")
