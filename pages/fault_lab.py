@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_view, shell
+from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_style, fault_lab_view, shell
 
 shell.require_frame()
+fault_lab_style.inject()
 record = chosen_run.choose("campaign")
 if not fault_lab_view.replay_view(record):
     st.title("Fault lab", anchor=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.faults.canary_config import CanaryConfig
+from kvcanary.faults.injectors import FaultRecord
 from kvcanary.faults.memory import BUFFERS, STRIPS, Group, Strip
 from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.lab.replay import Entries, PoolView, Replay, ReplayFrame
@@ -132,8 +133,7 @@ def replay_card(played: Replay, frame: ReplayFrame, group: Group, slot: int, buf
     pool = frame.pools[group]
     rows = slot_rows(pool, slot)
     buffer = buffer or (_buffer_of(rows[0][0]) if rows else "k_tail")
-    rids = played.record.rids if played.record else ()
-    entries, index = _entry(pool, slot, rids)
+    entries, index = _entry(pool, slot, played.record)
     chain, place = _chain(pool, entries, index, slot)
     owner = int(pool.owners[slot])
     position = int(pool.truth.positions[slot])
@@ -161,13 +161,15 @@ def _buffer_of(tag: int) -> str:
     return f"{half}_{'head' if phase == 'head' else 'tail'}"
 
 
-def _entry(pool: PoolView, slot: int, rids: tuple[int, ...]) -> tuple[Entries, int | None]:
-    """The entry that names a slot: a victim's before others', HEAD and TAIL before what was written and what was swept."""
+def _entry(pool: PoolView, slot: int, record: FaultRecord | None) -> tuple[Entries, int | None]:
+    """The entry that names a slot: the cell that was broken before those of victims, HEAD and TAIL before what was written and swept."""
+    broken = {(op.rid, op.position) for op in record.ops if op.rid >= 0} if record else set()
+    rids = record.rids if record else ()
     for entries in (pool.entries, pool.written, pool.swept):
-        found = np.flatnonzero(entries.slots == slot)
-        if found.size:
-            wanted = found[np.isin(entries.rids[found], rids)]
-            return entries, int(wanted[0] if wanted.size else found[0])
+        found = np.flatnonzero(entries.slots == slot).tolist()
+        if found:
+            cells = {at: (int(entries.rids[at]), int(entries.positions[at])) for at in found}
+            return entries, min(found, key=lambda at: (cells[at] not in broken, cells[at][0] not in rids, at))
     return pool.entries, None
 
 

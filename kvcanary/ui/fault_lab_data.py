@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import streamlit as st
@@ -30,6 +31,18 @@ class Campaign:
     def missing(self) -> int:
         """Runs of the plan that have not run."""
         return len(self.plan.run_keys()) - len(self.runs)
+
+    @property
+    def alarms(self) -> str:
+        """Reports without a fault by cause, and reports of faults that should be out of reach; empty where there are none."""
+        causes: Counter[str] = Counter()
+        for cell in self.cells:
+            causes.update(cell.false_causes)
+        said = [f"reported without a fault: {', '.join(f'{count} {cause}' for cause, count in causes.most_common())}"] if causes else []
+        unexpected = sum(cell.unexpected for cell in self.cells)
+        said += [f"{unexpected} reports of faults that should be out of reach"] if unexpected else []
+        text = "; ".join(said)
+        return text[:1].upper() + text[1:]
 
     def seeds(self, cell: tuple[str, str, str]) -> list[int]:
         """Seeds of a cell whose fault changed something, the reported ones first."""

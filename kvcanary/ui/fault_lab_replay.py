@@ -45,7 +45,6 @@ def draw(campaign: Campaign, cell: CellSummary) -> None:
         group, by = _view_choice(played)
     reason = f" Out of reach of this configuration: {cell.reason}." if cell.reason else ""
     style.caption(f"{cell.kind}.{cell.variant} under “{cell.config}”. {_story(played)}{reason}")
-    fault_lab_slot.inject_style()
     # How often a fragment runs by itself is settled when the page is drawn, so play and pause draw the page anew.
     st.fragment(_film, run_every=_TICK_S if st.session_state.get(_PLAYING) else None)(played, group, by)
 
@@ -79,7 +78,7 @@ def _story(played: Replay) -> str:
         return "The fault found no victim in this run."
     slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
     where = f" at slot {slots} of the {_GROUP_NAMES[played.group]}" if record.slots else ""
-    readers = " and ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
+    readers = ", ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
     who = f", which request{'s' if len(record.rids) > 1 else ''} {readers} use{'' if len(record.rids) > 1 else 's'}" if record.rids else ""
     done = f"Injected in step {record.step}{where}{who}."
     if played.first_report is None:
@@ -116,7 +115,7 @@ def _film(played: Replay, group: Group, by: str) -> None:
     pool = frame.pools[group]
     slot = _chosen_slot(played, pool)
     left, right = st.columns([11, 9], gap="medium")
-    with left:
+    with left, st.container(key="kvl_pool"):
         _map(played, frame, pool, slot, by)
     with right:
         fault_lab_slot.card(played, frame, group, slot)

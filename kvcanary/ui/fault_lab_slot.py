@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
 from kvcanary.analysis.replay_card import ByteRow, ChainCell, FieldView, Neighbour, ReplayCard, buffers_of, replay_card
@@ -13,20 +11,11 @@ from kvcanary.escape import html_text
 from kvcanary.faults.memory import Group
 from kvcanary.lab.replay import Replay, ReplayFrame
 from kvcanary.layout import CHAIN_START, MASK64, SlotStatus
-from kvcanary.ui import fault_lab_address, state, style
+from kvcanary.ui import fault_lab_address, style
 from kvcanary.units import format_count
 
-_STYLE_SHEET = Path(__file__).with_name("fault_lab.css")
 _STATUS_CLASS = {status: f"kvl-{status.name.lower()}" for status in SlotStatus}
 _BYTES_PER_LINE = 32
-
-
-def inject_style() -> None:
-    """Put the card's rules of CSS and the status colours of the theme on the page."""
-    theme = state.theme()
-    colors = {f"--kvl-{status.name.lower()}": look.color(theme) for status, look in STATUS_LOOKS.items()}
-    st.html(_STYLE_SHEET)
-    st.html(f"<style>:root {{ {''.join(f'{name}: {color};' for name, color in colors.items())} }}</style>")
 
 
 def card(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> None:

@@ -45,13 +45,12 @@ def result(record: RunRecord | None) -> None:
 
 def _ended(record: RunRecord, campaign: Campaign) -> None:
     """How it ended, and the answer as far as there is one."""
-    false_reports, unexpected = (sum(getattr(cell, name) for cell in campaign.cells) for name in ("false_reports", "unexpected"))
     said = []
     if record.state is not RunState.DONE:
         ran, planned = format_count(len(campaign.runs)), format_count(len(campaign.plan.run_keys()))
         said.append(f"{record.state.value.capitalize()} after {ran} of {planned} runs.")
-    if false_reports or unexpected:
-        said.append(f"{false_reports} reports without a fault, {unexpected} of faults that should be out of reach.")
+    if campaign.alarms:
+        said.append(f"{campaign.alarms}.")
     if campaign.runs:
         said.append(headline(campaign.plan, campaign.costs, campaign.cells))
     style.verdict(" ".join(said) or record.sentence, _KINDS[record.verdict])
@@ -94,7 +93,7 @@ def matrix(campaign: Campaign, *, clickable: bool = True) -> None:
         "runs in which anything was reported at or after the fault.",
     )
     figure = detection.matrix(campaign.cells, campaign.costs, state.theme())
-    with st.container(key="kvc_matrix"):
+    with st.container(key="kvl_matrix"):
         if clickable:
             st.plotly_chart(figure, key=key, config=_CONFIG, alt=text, on_select=take, selection_mode="points")
         else:
@@ -124,7 +123,13 @@ def _cell_table(campaign: Campaign) -> None:
         "injected": [cell.injected for cell in cells],
         "latency p50, steps": [cell.latency_p50 for cell in cells],
         "latency p90, steps": [cell.latency_p90 for cell in cells],
-        "corrupt tokens p50": [cell.corrupt_tokens_p50 for cell in cells],
+        "tokens to the report p50": [cell.latency_tokens_p50 for cell in cells],
+        "p90": [cell.latency_tokens_p90 for cell in cells],
+        "victims' tokens p50": [cell.corrupt_tokens_p50 for cell in cells],
+        "slots flagged p50": [cell.slots_flagged_p50 for cell in cells],
+        "requests flagged p50": [cell.requests_flagged_p50 for cell in cells],
+        "coverage p50": [None if cell.coverage_p50 is None else format_fraction(cell.coverage_p50) for cell in cells],
+        "entries per step": [round(cell.verified_per_step) for cell in cells],
         "reported as": [", ".join(cell.reports) for cell in cells],
         "why out of reach": [cell.reason for cell in cells],
     }
