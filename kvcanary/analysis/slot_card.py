@@ -27,11 +27,6 @@ class FieldRow:
         """Bits that differ, as a mask; 0 when equal or not known."""
         return 0 if self.stored is None or self.expected is None else layout.to_unsigned(self.stored ^ self.expected)
 
-    @property
-    def differing_bits(self) -> int:
-        """How many bits differ."""
-        return self.differing.bit_count()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCard:

@@ -12,7 +12,7 @@ from kvcanary.faults.catalogue import find
 from kvcanary.faults.targets import Target, target
 from kvcanary.lab.campaign import CellSummary, Fault
 from kvcanary.lab.frontier import ConfigCost
-from kvcanary.units import format_fraction, format_seconds
+from kvcanary.units import format_seconds
 
 # Rate below the bound -> ground and legend; lightness falls with the rate, so that the order also shows in greyscale.
 _RATES: tuple[tuple[float, tuple[str, str], str], ...] = (
@@ -167,8 +167,3 @@ def matrix_summary(cells: Sequence[CellSummary]) -> str:
         f"{len(cells)} cells: {len(cells) - missed - blind - idle} detected at least once, {missed} missed, {blind} out of reach, "
         f"{idle} not injected."
     )
-
-
-def overall_line(costs: Sequence[ConfigCost]) -> str:
-    """The share that each configuration finds of all that was injected, cheapest first."""
-    return "; ".join(f"{cost.config} {format_fraction(cost.rate)}" for cost in costs if cost.injected)

@@ -49,11 +49,6 @@ class OverflowForecast:
     formula: str
     text: str
 
-    @property
-    def rows_per_slot(self) -> float:
-        """Rows over pool slots: above 3 the forward is not verified."""
-        return self.rows / self.pool_slots
-
 
 def pattern_slots(groups: Sequence[PrefixGroup], page_size: int = 1, step_tokens: int = 1) -> int:
     """Pool slots the groups take during a forward that adds `step_tokens` per request; a prefix is shared by whole pages only."""
