@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.options import wide_console, write_document
+from kvcanary.errors import StoreError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.ranks import RankResult, RankRow, overall, rank_rows, run_rank
 from kvcanary.lab.records import BenchmarkSpec
@@ -34,8 +36,8 @@ def run(spec: BenchmarkSpec, home: Path | None, json_target: str | None) -> int:
     store.count()
     store.set_note(results[0].run_id, sentence)
     for result in results:
-        # Runs of other hosts are in this store where the hosts share it.
-        if any(row.id == result.run_id for row in store.list(text=result.run_id)):
+        # Runs of other hosts are in this store only where the hosts share it.
+        with suppress(StoreError):
             store.add_label(result.run_id, label)
     if json_target is not None:
         document = {"schema": "kvcanary.ranks", "version": 1, "verdict": verdict.value, "sentence": sentence, "label": label}

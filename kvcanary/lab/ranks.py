@@ -67,7 +67,7 @@ def run_rank(root: Path, spec: BenchmarkSpec, environment: Mapping[str, str]) ->
     with _group(), _lease(root, device, local):
         record, waited_s = _run_here(root, replace(spec, device=device))
         folder = RunFolder(root / lifecycle.RUNS_FOLDER / record.id)
-        points = tuple(_without_samples(point) for point in folder.read_points())
+        points = tuple(without_samples(point) for point in folder.read_points())
         own = RankResult(
             rank=rank, host=platform.node(), device=device, run_id=record.id, verdict=record.verdict, sentence=record.sentence,
             waited_s=waited_s, points=points,
@@ -210,6 +210,6 @@ def _timings(points: Sequence[Point]) -> dict[tuple[str, str, str, int, int, str
     }
 
 
-def _without_samples(point: Point) -> Point:
+def without_samples(point: Point) -> Point:
     """What travels between ranks; the samples stay in the rank's own run."""
     return replace(point, **{op: replace(timing, samples_s=()) for op in _OPS if (timing := getattr(point, op)) is not None})
