@@ -1,6 +1,7 @@
 """Code that nobody calls, tests included: python tools/unused.py
 
-vulture guesses; what it cannot see a use of is listed here with the reason. Exit code 1 for anything else; an entry that is not needed any more is only named.
+vulture guesses; what it cannot see a use of is listed here with the reason. Exit code 1 for anything else;
+an entry that is not needed any more is only named.
 """
 
 from __future__ import annotations
