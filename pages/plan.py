@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import first_run, forms, import_box, plan_view, shell, state
+from kvcanary.ui import first_run, forms, import_box, plan_keep, plan_view, shell, state
 
 shell.require_frame()
 planned = plan_view.planned(state.current())
@@ -12,6 +12,8 @@ with st.container(horizontal=True, gap="small", vertical_alignment="center", key
     st.title("Plan", anchor=False, width="stretch")
     forms.undo_button()
     forms.preset_picker()
+    plan_keep.button(planned.current)
+plan_keep.said()
 first_run.draw()
 import_box.draw()
 plan_view.verdict(planned)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,40 +12,21 @@ from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
 from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
-from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.devices import Device, catalogue, find_device, parse_devices
-from kvcanary.config.findings import Finding, Severity, worst_first
+from kvcanary.config.findings import Severity
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
-from kvcanary.config.memory import MemoryPlan, memory_plan
-from kvcanary.config.reconcile import plan_to_compare, reconcile
+from kvcanary.config.memory import MemoryPlan
+from kvcanary.config.plan_report import PlanReport, answers, plan_document, plan_report
 from kvcanary.config.reconciliation import Reconciliation
 from kvcanary.config.remedies import canary_cost, remedies
-from kvcanary.config.rules import RULES, validate
-from kvcanary.config.settings import Settings
-from kvcanary.config.solve import largest_context, largest_pool, smallest_fraction
-from kvcanary.errors import ConfigError, ImportTextError
+from kvcanary.config.rules import RULES
+from kvcanary.errors import ConfigError, ImportTextError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.importers.detect import MAX_BYTES, read_bytes
 from kvcanary.units import format_bytes, format_count
 
-SCHEMA, VERSION = "kvcanary.plan", 1
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """Everything that the command has to say about one set of settings."""
-
-    settings: Settings
-    findings: Sequence[Finding]
-    capacities: LaunchCapacities | None
-    plan: MemoryPlan | None
-    log: Reconciliation | None
-
-    @property
-    def starts(self) -> bool:
-        return not any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
 @with_settings
@@ -59,6 +38,8 @@ def command(
     ] = None,
     devices: Annotated[Path | None, typer.Option("--devices", metavar="FILE", help="Accelerators of your own, as JSON.")] = None,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="A start-up log to lay beside the plan, line by line.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Store the plan as a run; `kvcanary runs` lists it.")] = False,
+    home: Annotated[Path | None, typer.Option(help="Data folder for --keep. Default: KVCANARY_HOME, else the user's data folder.")] = None,
     json_target: Annotated[
         str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
     ] = None,
@@ -81,12 +62,29 @@ def command(
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))
-    report = _report(settings, log)
+    report = plan_report(settings, None if log is None else _observed(log))
     if json_target is not None:
-        write_document(_document(report), json_target)
+        write_document(plan_document(report), json_target)
     else:
         _print(report)
+    if keep:
+        _keep(report, home)
     raise typer.Exit(PASS if report.starts else FAIL)
+
+
+def _keep(report: PlanReport, home: Path | None) -> None:
+    # Brings the database along, for which other plans need not wait.
+    from kvcanary.lab.records import Verdict
+    from kvcanary.store.home import open_store
+
+    verdict = Verdict.PASS if report.starts else Verdict.FAIL
+    try:
+        run = open_store(os.environ, home).save_plan(
+            report.settings.to_flat(), verdict=verdict, sentence=report.sentence, document=plan_document(report)
+        )
+    except KvCanaryError as error:
+        fail(str(error))
+    typer.echo(f"kept as run {run}", err=True)
 
 
 def _device(name: str, path: Path | None) -> Device:
@@ -102,19 +100,6 @@ def _device(name: str, path: Path | None) -> Device:
     return device
 
 
-def _report(settings: Settings, log: Path | None) -> _Report:
-    """What can be computed; the findings say why the rest cannot."""
-    capacities, plan, beside = None, None, None
-    observed = None if log is None else _observed(log)
-    with contextlib.suppress(ConfigError):
-        capacities = LaunchCapacities.from_settings(settings)
-    with contextlib.suppress(ConfigError):
-        plan = memory_plan(settings)
-        if observed is not None:
-            beside = reconcile(plan_to_compare(settings), observed)
-    return _Report(settings, worst_first(validate(settings)), capacities, plan, beside)
-
-
 def _observed(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
@@ -125,88 +110,7 @@ def _observed(path: Path) -> dict[str, Any]:
         fail(f"--log {error}")
 
 
-def _document(report: _Report) -> dict[str, Any]:
-    plan = report.plan
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "starts": report.starts,
-        "rules_checked": len(RULES),
-        "settings": report.settings.to_flat(),
-        "findings": [finding.to_dict() for finding in report.findings],
-        "capacities": None
-        if report.capacities is None
-        else {bound.name: {"value": bound.value, "formula": bound.text, "source": bound.source} for bound in report.capacities.bounds},
-        "memory": None if plan is None else _memory_document(plan),
-        "solve": None if plan is None else _solve_document(plan),
-        "log": None
-        if report.log is None
-        else {
-            "summary": report.log.text,
-            "rows": [
-                {"name": row.name, "unit": row.unit, "log": row.observed, "plan": row.planned, "status": row.status, "why": row.why}
-                for row in report.log.rows
-            ],
-        },
-        "sglang_command": sglang_flags(report.settings),
-    }
-
-
-def _memory_document(plan: MemoryPlan) -> dict[str, Any]:
-    return {
-        "summary": plan.summary,
-        "verdict": plan.verdict,
-        "known_bytes": plan.known_bytes,
-        "canary_bytes": plan.canary_bytes,
-        "budget_bytes": plan.budget_bytes,
-        "headroom_bytes": plan.headroom_bytes,
-        "static_left_bytes": plan.static_left_bytes,
-        "remedies": [{"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text} for fix in remedies(plan)],
-        "lines": [
-            {
-                "name": line.name,
-                "part": line.part,
-                "share": line.share,
-                "bytes": line.bytes,
-                "formula": line.item.text if line.item else None,
-                "source": line.item.source if line.item else None,
-                "unknown": line.unknown.text if line.unknown else None,
-            }
-            for line in plan.lines
-        ],
-    }
-
-
-def _solve_document(plan: MemoryPlan) -> dict[str, Any]:
-    """Answers by question; an answer that is not known says what would settle it."""
-    costs = canary_cost(plan)
-    return {
-        **{question: _answer(answer) for question, answer in _answers(plan)},
-        "canary_cost": [
-            {"mode": cost.mode, "canary_bytes": cost.canary_bytes, "slots_without": cost.slots_without, "slots_with": cost.slots_with}
-            for cost in (costs if isinstance(costs, tuple) else ())
-        ],
-    }
-
-
-def _answers(plan: MemoryPlan) -> list[tuple[str, Any]]:
-    rows = max(1, plan.settings.pool.req_to_token_pool_size)
-    return [
-        ("largest_pool", largest_pool(plan)),
-        ("smallest_fraction", smallest_fraction(plan)),
-        ("longest_context_in_pool", largest_context(plan, rows, fixed="pool")),
-        ("longest_context_in_memory", largest_context(plan, rows)),
-    ]
-
-
-def _answer(answer: Any) -> dict[str, Any]:
-    if isinstance(answer, Unknown):
-        return {"unknown": answer.text, "settle": answer.settle}
-    names = ("slots", "fraction", "concurrency", "context", "pool_slots", "limit", "text")
-    return {name: getattr(answer, name) for name in names if hasattr(answer, name)}
-
-
-def _print(report: _Report) -> None:
+def _print(report: PlanReport) -> None:
     console = wide_console()
     word, style = ("Starts", "bold green") if report.starts else ("Will not start", "bold red")
     console.print(f"[{style}]{word}[/]: {len(report.findings)} findings from {len(RULES)} rules")
@@ -235,7 +139,7 @@ def _print_solved(plan: MemoryPlan, console: Console) -> None:
     for fix in remedies(plan):
         console.print(f"  -> {terminal_text(fix.text)}" + (f"   ({terminal_text(fix.flag)})" if fix.flag else ""))
     console.print("\n[bold]Solved backwards[/]")
-    for question, answer in _answers(plan):
+    for question, answer in answers(plan):
         if isinstance(answer, Unknown):
             text = f"unknown, {answer.text}; settled by {answer.settle}"
         else:

@@ -145,3 +145,13 @@ def test_what_cannot_be_read_is_named(arguments: tuple[str, ...], sentence: str)
     result = run(*arguments)
     assert result.exit_code == 2
     assert sentence in result.output
+
+
+def test_a_kept_plan_is_a_run(tmp_path: Path) -> None:
+    result = run("--pool-slot-count", "16k", "--keep", "--home", str(tmp_path), "--json", "-")
+    assert result.exit_code == 0, result.output
+    listed = json.loads(CliRunner().invoke(app, ["runs", "list", "--home", str(tmp_path), "--json", "-"]).stdout)["runs"]
+    assert [(row["kind"], row["verdict"]) for row in listed] == [("plan", "pass")]
+    assert f"kept as run {listed[0]['id']}" in result.stderr
+    stored = json.loads((tmp_path / "runs" / listed[0]["id"] / "result.json").read_text())
+    assert stored == json.loads(result.stdout)

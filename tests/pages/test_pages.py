@@ -105,6 +105,22 @@ def test_a_preset_fills_the_form_and_can_be_taken_back() -> None:
     assert app.text_input(key=state.widget_key("pool_slot_count")).value == "77777"
 
 
+def test_a_plan_is_kept_as_a_run_unless_a_field_cannot_be_read() -> None:
+    app = open_app(pool_slot_count="0", model="qwen3-32b")
+    app.button(key="plan_keep").click().run()
+    assert not app.exception
+    row = services.runs().list()[0]
+    assert (row.kind, row.verdict, row.model) == ("plan", "fail", "qwen3-32b")
+    assert "Will not start" in row.sentence
+    assert "pool_slot_count must be positive, got 0" in row.sentence
+    result = services.runs().result(row.id)
+    assert result is not None
+    assert (result["schema"], result["settings"]["pool_slot_count"]) == ("kvcanary.plan", 0)
+    assert any(row.id in caption.value for caption in app.caption)
+    app = type_into(app, "pool_slot_count", "many")
+    assert app.button(key="plan_keep").disabled
+
+
 def test_hostile_text_is_shown_as_text() -> None:
     app = type_into(open_app(), "pool_slot_count", "<script>alert(1)</script>")
     assert "<script>alert" not in html(app)

@@ -1,0 +1,142 @@
+"""Everything there is to say about one set of settings, and its JSON document: what `kvcanary plan` prints and what a kept plan holds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvcanary.config.capacities import LaunchCapacities
+from kvcanary.config.findings import Finding, Severity, worst_first
+from kvcanary.config.geometry import Unknown
+from kvcanary.config.launch_flags import sglang_flags
+from kvcanary.config.memory import MemoryPlan, memory_plan
+from kvcanary.config.reconcile import plan_to_compare, reconcile
+from kvcanary.config.reconciliation import Reconciliation
+from kvcanary.config.remedies import canary_cost, remedies
+from kvcanary.config.rules import RULES, validate
+from kvcanary.config.settings import Settings
+from kvcanary.config.solve import largest_context, largest_pool, smallest_fraction
+from kvcanary.errors import ConfigError
+
+SCHEMA, VERSION = "kvcanary.plan", 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """Settings with their findings, and with capacities, memory and a log beside the plan where these could be computed."""
+
+    settings: Settings
+    findings: Sequence[Finding]
+    capacities: LaunchCapacities | None
+    plan: MemoryPlan | None
+    log: Reconciliation | None
+
+    @property
+    def starts(self) -> bool:
+        """Whether no rule forbids it."""
+        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        errors = [finding.message for finding in self.findings if finding.severity is Severity.ERROR]
+        counted = f"{len(self.findings)} findings from {len(RULES)} rules"
+        memory = f" {self.plan.summary}" if self.plan is not None else ""
+        return f"Will not start, {counted}: {errors[0]}" if errors else f"Starts, {counted}.{memory}"
+
+
+def plan_report(settings: Settings, observed: Mapping[str, Any] | None = None) -> PlanReport:
+    """What can be computed; the findings say why the rest cannot. observed: what a start-up log says, to lay beside the plan."""
+    capacities, plan, beside = None, None, None
+    with contextlib.suppress(ConfigError):
+        capacities = LaunchCapacities.from_settings(settings)
+    with contextlib.suppress(ConfigError):
+        plan = memory_plan(settings)
+        if observed is not None:
+            beside = reconcile(plan_to_compare(settings), observed)
+    return PlanReport(settings, worst_first(validate(settings)), capacities, plan, beside)
+
+
+def plan_document(report: PlanReport) -> dict[str, Any]:
+    """The versioned JSON document."""
+    plan = report.plan
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "starts": report.starts,
+        "rules_checked": len(RULES),
+        "settings": report.settings.to_flat(),
+        "findings": [finding.to_dict() for finding in report.findings],
+        "capacities": None
+        if report.capacities is None
+        else {bound.name: {"value": bound.value, "formula": bound.text, "source": bound.source} for bound in report.capacities.bounds},
+        "memory": None if plan is None else _memory_document(plan),
+        "solve": None if plan is None else _solve_document(plan),
+        "log": None
+        if report.log is None
+        else {
+            "summary": report.log.text,
+            "rows": [
+                {"name": row.name, "unit": row.unit, "log": row.observed, "plan": row.planned, "status": row.status, "why": row.why}
+                for row in report.log.rows
+            ],
+        },
+        "sglang_command": sglang_flags(report.settings),
+    }
+
+
+def _memory_document(plan: MemoryPlan) -> dict[str, Any]:
+    return {
+        "summary": plan.summary,
+        "verdict": plan.verdict,
+        "known_bytes": plan.known_bytes,
+        "canary_bytes": plan.canary_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "headroom_bytes": plan.headroom_bytes,
+        "static_left_bytes": plan.static_left_bytes,
+        "remedies": [{"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text} for fix in remedies(plan)],
+        "lines": [
+            {
+                "name": line.name,
+                "part": line.part,
+                "share": line.share,
+                "bytes": line.bytes,
+                "formula": line.item.text if line.item else None,
+                "source": line.item.source if line.item else None,
+                "unknown": line.unknown.text if line.unknown else None,
+            }
+            for line in plan.lines
+        ],
+    }
+
+
+def _solve_document(plan: MemoryPlan) -> dict[str, Any]:
+    """Answers by question; an answer that is not known says what would settle it."""
+    costs = canary_cost(plan)
+    return {
+        **{question: _answer(answer) for question, answer in answers(plan)},
+        "canary_cost": [
+            {"mode": cost.mode, "canary_bytes": cost.canary_bytes, "slots_without": cost.slots_without, "slots_with": cost.slots_with}
+            for cost in (costs if isinstance(costs, tuple) else ())
+        ],
+    }
+
+
+def answers(plan: MemoryPlan) -> list[tuple[str, Any]]:
+    """The plan solved backwards: what fits, each by its question."""
+    rows = max(1, plan.settings.pool.req_to_token_pool_size)
+    return [
+        ("largest_pool", largest_pool(plan)),
+        ("smallest_fraction", smallest_fraction(plan)),
+        ("longest_context_in_pool", largest_context(plan, rows, fixed="pool")),
+        ("longest_context_in_memory", largest_context(plan, rows)),
+    ]
+
+
+def _answer(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Unknown):
+        return {"unknown": answer.text, "settle": answer.settle}
+    names = ("slots", "fraction", "concurrency", "context", "pool_slots", "limit", "text")
+    return {name: getattr(answer, name) for name in names if hasattr(answer, name)}
