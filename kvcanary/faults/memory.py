@@ -10,7 +10,7 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.layout import RealKvHashMode
-from kvcanary.serving.kv_bytes import UInt8Array, kv_rows
+from kvcanary.serving.kv_bytes import UInt8Array, kv_rows, kv_strips
 from kvcanary.serving.pool import Int32Array, Int64Array
 from kvcanary.serving.step import Step
 
@@ -70,8 +70,9 @@ class GroupMemory:
     def write_tokens(self, slots: Int64Array, tokens: Int64Array, positions: Int64Array) -> None:
         """What the model does: store the KV of tokens in slots, int64 [n] each; negative slots are skipped."""
         kept = slots >= 0
-        for index, strip in enumerate(STRIPS):
-            self.kv[strip][slots[kept]] = kv_rows(tokens[kept], positions[kept], index, self.row_bytes)
+        rows = kv_strips(tokens[kept], positions[kept], range(len(STRIPS)), self.row_bytes)
+        for strip, mine in zip(STRIPS, rows, strict=True):
+            self.kv[strip][slots[kept]] = mine
 
     def write_record(self, slot: int, token: int, position: int, prev_hash: int, buffers: tuple[str, ...]) -> None:
         """Store the record that the owner of (token, position, prev_hash) would have stored."""
