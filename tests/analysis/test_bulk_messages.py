@@ -108,3 +108,16 @@ def test_a_message_that_does_not_repeat_its_record_is_not_whole(old: str) -> Non
     assert found is not None
     assert len(found.starts) == 99
     assert found.run_at(0) == slice(0, 50)
+
+
+@pytest.mark.parametrize("line", range(1, 7))
+def test_a_line_that_goes_on_is_not_of_the_plain_form(line: int) -> None:
+    rng = random.Random(9)
+    texts = [message(rng, number, KNOWN) + "\n" for number in range(1, 101)]
+    lines = texts[50].split("\n")
+    lines[line] += "!" if line != 5 else ""
+    texts[50] = "\n".join(lines)
+    found = read_messages("".join(texts).encode())
+    assert found is not None
+    # What is expected stands in many forms, so the sixth line is free to be anything.
+    assert len(found.starts) == (100 if line == 5 else 99)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvcanary.errors import ImportTextError
+from kvcanary.ui import inspect_files
 from kvcanary.ui.inspect_files import VARIABLE, allowed_folders, find, list_logs, open_inside
 
 
@@ -56,3 +57,9 @@ def test_opening_looks_again(folders: tuple[Path, ...], tmp_path: Path) -> None:
         open_inside(folders, tmp_path / "elsewhere" / "server.log")
     with pytest.raises(PermissionError, match="no regular file"):
         open_inside(folders, folders[0] / "pipe.log")
+
+
+def test_a_link_put_there_after_the_look_is_not_followed(folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_files, "_inside", lambda folder, path: path)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_inside(folders, folders[0] / "out.log")
