@@ -11,7 +11,7 @@ from kvcanary.config.findings import Finding
 from kvcanary.importers import error_messages, sglang_fields, vllm_fields
 from kvcanary.importers.fields import FieldSet
 from kvcanary.importers.flags import note
-from kvcanary.importers.log_records import READ_ALL_CHARS, TELLING, Record, read_records
+from kvcanary.importers.log_records import READ_ALL_CHARS, Record, may_hold_records, read_records
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.importers.secrets import redact
 from kvcanary.importers.server_log import PRINTED_ARGUMENTS, read_server_log
@@ -27,7 +27,7 @@ _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]"
 
 def read_log(text: str, name: str) -> list[ImportResult]:
     """One reading of all log lines and errors of a text; none where it says nothing about capacity."""
-    if not any(word in text for word in (*TELLING, "Decode batch")) and not error_messages.TELLING.search(text[:READ_ALL_CHARS]):
+    if not may_hold_records(text) and not error_messages.TELLING.search(text[:READ_ALL_CHARS]):
         return []
     records = [_redacted(record) for record in read_records(text)]
     if not records:
