@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +38,8 @@ def command(
         str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE, or - for stdout.")
     ] = None,
     max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows of each list that are shown or written.")] = 20,
+    keep: Annotated[bool, typer.Option("--keep", help="Store the result, not the log, as a run; `kvcanary runs` lists it.")] = False,
+    home: Annotated[Path | None, typer.Option(help="Data folder for --keep. Default: KVCANARY_HOME, else the user's data folder.")] = None,
 ) -> None:
     """Read server logs and say what is corrupted, what pattern it makes and what is the likely cause.
 
@@ -64,7 +67,25 @@ def command(
                 raise typer.Exit(BAD_INPUT) from error
     if json_to != "-":
         _print(log, diagnosis, Console(highlight=False), max_rows)
+    if keep:
+        _keep(logs, log, diagnosis, home, errors)
     raise typer.Exit(VERDICT_EXIT_CODES[diagnosis.verdict])
+
+
+def _keep(names: list[str], log: CanaryLog, diagnosis: Diagnosis, home: Path | None, errors: Console) -> None:
+    # Brings the database along, for which other inspections need not wait.
+    from kvcanary.lab.records import Verdict
+    from kvcanary.store.home import open_store
+
+    source = ", ".join("stdin" if name == "-" else Path(name).name for name in names)
+    try:
+        run = open_store(os.environ, home).save_inspection(
+            source, verdict=Verdict(diagnosis.verdict), sentence=diagnosis.sentence, document=report_data(log, diagnosis)
+        )
+    except KvCanaryError as error:
+        errors.print(terminal_text(str(error)))
+        raise typer.Exit(BAD_INPUT) from error
+    errors.print(f"kept as run {run}")
 
 
 def _input(names: list[str], errors: Console) -> CanaryLog:

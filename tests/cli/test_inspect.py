@@ -100,3 +100,15 @@ def test_text_from_a_log_is_no_markup(tmp_path: Path) -> None:
     result = runner.invoke(app, ["inspect", write(tmp_path, f"{line}\n")], env={"COLUMNS": "200"})
     assert result.exit_code == 1
     assert result.stdout.count("p[red] TP0") >= 2
+
+
+def test_a_kept_inspection_is_a_run_with_its_report_and_without_the_log(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    result = runner.invoke(app, ["inspect", write(tmp_path, f"{prefix()}{Row().message()}\n"), "--keep", "--home", str(home)])
+    assert result.exit_code == 1
+    listed = json.loads(runner.invoke(app, ["runs", "list", "--home", str(home), "--json", "-"]).stdout)["runs"]
+    assert [(row["kind"], row["verdict"]) for row in listed] == [("inspection", "fail")]
+    assert f"kept as run {listed[0]['id']}" in result.stderr
+    shown = json.loads(runner.invoke(app, ["runs", "show", "latest", "--home", str(home), "--json", "-"]).stdout)
+    assert shown["spec"] == {"source": "server.log"}
+    assert shown["result"]["schema"].startswith("kvcanary.")
