@@ -47,7 +47,7 @@ def _fetch_form() -> None:
     hosts = plan_environment.fetch_hosts()
     if not hosts:
         style.caption("Off. To read /server_info of a running server, start the dashboard with the hosts that may be asked:")
-        st.code(f"{server_info.HOSTS_VARIABLE}=gpu-7:30000 streamlit run app.py", language="shell", wrap_lines=True)
+        st.code(f"{server_info.HOSTS_VARIABLE}=10.0.0.7:30000 streamlit run app.py", language="shell", wrap_lines=True)
         return
     st.text_input("Server", key=_URL, placeholder=f"http://{min(hosts)}", autocomplete="off")
     st.button("Fetch server_info", key="fetch", on_click=_take_fetched, type="primary")
