@@ -18,6 +18,8 @@ from kvcanary.units import format_fraction, format_seconds
 class ConfigCost:
     """One configuration over all faults of a campaign. verified_per_step: entries checked per forward; canary_s_per_step: measured seconds.
 
+    latency_tokens_p90: tokens that all requests computed from the fault to the report.
+
     on_frontier: no other configuration finds at least as many for at most as many seconds, with one of the two better.
     """
 
@@ -28,6 +30,7 @@ class ConfigCost:
     canary_s_per_step: float
     latency_p90: float | None
     on_frontier: bool
+    latency_tokens_p90: float | None = None
 
     @property
     def rate(self) -> float:
@@ -56,6 +59,7 @@ def config_costs(plan: CampaignPlan, runs: Iterable[CampaignRun]) -> list[Config
 def _cost(name: str, runs: Sequence[CampaignRun]) -> ConfigCost:
     injected = [run for run in runs if run.changed]
     latencies = [run.latency_steps for run in injected if run.latency_steps is not None]
+    tokens = [run.latency_tokens for run in injected if run.latency_tokens is not None]
     steps = max(1, sum(run.steps for run in runs))
     return ConfigCost(
         config=name,
@@ -65,6 +69,7 @@ def _cost(name: str, runs: Sequence[CampaignRun]) -> ConfigCost:
         canary_s_per_step=sum(run.canary_s for run in runs) / steps,
         latency_p90=float(np.percentile(latencies, 90)) if latencies else None,
         on_frontier=False,
+        latency_tokens_p90=float(np.percentile(tokens, 90)) if tokens else None,
     )
 
 

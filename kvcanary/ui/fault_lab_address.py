@@ -25,6 +25,14 @@ def open_slot(slot: int) -> None:
     st.query_params["slot"] = str(slot)
 
 
+def pin(step: int, slot: int) -> None:
+    """Step and slot, for a link that leads to just this moment."""
+    _write(
+        {name: st.query_params[name] for name in ("fault", "config", "seed") if name in st.query_params}
+        | {"step": str(step), "slot": str(slot)}
+    )
+
+
 def close() -> None:
     """Back to the matrix."""
     _write({})

@@ -104,16 +104,16 @@ def _film(played: Replay, group: Group, by: str) -> None:
     frames = {frame.index: frame for frame in played.frames}
     key = f"step.{'.'.join(map(str, played.key))}"
     _advance(played, key)
-    _controls(played, key)
     frame = frames[st.session_state[key]]
+    pool = frame.pools[group]
+    slot = _chosen_slot(played, pool)
+    _controls(played, key, slot)
     text = charts.timeline_summary(played.frames)
     chosen_step = f"timeline.{key}"
     st.plotly_chart(
         charts.timeline(played.frames, frame.index, state.theme()), key=chosen_step, config=_CONFIG, alt=text, selection_mode="points",
         on_select=lambda: _take_step(chosen_step, key),
     )  # fmt: skip
-    pool = frame.pools[group]
-    slot = _chosen_slot(played, pool)
     left, right = st.columns([11, 9], gap="medium")
     with left, st.container(key="kvl_pool"):
         _map(played, frame, pool, slot, by)
@@ -144,7 +144,7 @@ def _advance(played: Replay, key: str) -> None:
         st.session_state[_MOVED] = time.monotonic()
 
 
-def _controls(played: Replay, key: str) -> None:
+def _controls(played: Replay, key: str, slot: int) -> None:
     steps = [frame.index for frame in played.frames]
     at = steps.index(st.session_state[key])
     playing = bool(st.session_state.get(_PLAYING))
@@ -158,8 +158,12 @@ def _controls(played: Replay, key: str) -> None:
             _step_button("Fault", key, played.record.step, "F", "bolt", disabled=False)
         if played.first_report is not None:
             _step_button("First report", key, played.first_report, "G", "flag", disabled=False)
+        st.button(
+            "Link", key="pin", icon=":material/link:", on_click=fault_lab_address.pin, args=(steps[at], slot),
+            help="Puts this step and this slot into the address, to copy or to bookmark.",
+        )  # fmt: skip
         st.select_slider(
-            "Step", steps, key=key, help="Drag it, or focus it and use the arrow keys. J, K and L step and play from anywhere."
+            "Step", steps, key=key, help="Drag it, or focus it and use the arrow keys. J, K and L step and play from anywhere else."
         )
 
 

@@ -17,6 +17,7 @@ from kvcanary.units import format_count, format_fraction, format_seconds
 _KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
 _CONFIG = {"displayModeBar": False}
 _LIVE_S = 2.0
+_SECONDS, _ENTRIES = "cost in seconds", "cost in entries"
 
 
 def result(record: RunRecord | None) -> None:
@@ -153,24 +154,31 @@ def _latency_and_cost(campaign: Campaign) -> None:
     with right:
         st.markdown("**Cost against detection**", help="Filled marks are on the frontier: nothing else finds as many for less.")
         text = charts.frontier_summary(campaign.costs)
-        st.plotly_chart(charts.frontier(campaign.costs, state.theme()), key=f"frontier.{campaign.run_id}", config=_CONFIG, alt=text)
+        price = st.session_state.get("frontier_price", _SECONDS)
+        figure = charts.frontier(campaign.costs, state.theme(), by_entries=price == _ENTRIES)
+        st.plotly_chart(figure, key=f"frontier.{campaign.run_id}", config=_CONFIG, alt=text)
+        st.segmented_control(
+            "Cost", [_SECONDS, _ENTRIES], default=_SECONDS, required=True, key="frontier_price", label_visibility="collapsed",
+            help="Seconds were measured on this host, with whatever else ran there; entries are the same everywhere.",
+        )  # fmt: skip
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):
         blocks.table(
-            ("configuration", "found", "at once", "latency p90", "entries per step", "canary per step", "on the frontier"),
+            ("configuration", "found", "at once", "latency p90", "tokens p90", "entries per step", "canary per step", "on the frontier"),
             [
                 (
                     row.config,
                     f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
                     format_fraction(curve.shares[0]),
                     "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps",
+                    "none" if row.latency_tokens_p90 is None else format_count(round(row.latency_tokens_p90)),
                     format_count(round(row.verified_per_step)),
                     format_seconds(row.canary_s_per_step),
                     "yes" if row.on_frontier else "no",
                 )
                 for row, curve in zip(campaign.costs, campaign.curves, strict=True)
             ],
-            numeric=(1, 2, 3, 4, 5),
+            numeric=(1, 2, 3, 4, 5, 6),
         )
 
 

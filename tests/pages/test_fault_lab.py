@@ -114,6 +114,9 @@ def test_a_finished_campaign_shows_matrix_latency_frontier_and_flags(home: Path,
     assert "1 of 2 faults are out of reach of every setting here that SGLang has" in written
     assert "Worth choosing from:" in written
     assert app.code[0].value == "--kv-canary log --kv-canary-real-data partial"
+    assert '"title":{"text":"canary per step"}' in app.get("plotly_chart")[2].proto.spec.replace(": ", ":")
+    app.segmented_control(key="frontier_price").set_value("cost in entries").run()
+    assert '"title":{"text":"entries checked per step"}' in app.get("plotly_chart")[2].proto.spec.replace(": ", ":")
     app.selectbox(key=f"answer.{RUN}").set_value("chain only").run()
     assert app.code[0].value == "--kv-canary log"
     assert not app.get("button[continue_campaign]")
@@ -162,6 +165,14 @@ def test_a_link_leads_to_a_step_and_a_slot(home: Path, ran: Path) -> None:
     app = open_page(run=RUN, fault="payload_bytes.bit_flip", config="partial", step="3", slot="5")
     assert app.select_slider[0].value == 3
     assert "<b>Slot 5</b>" in text_of(app)
+    app.button(key="go.Next").click().run()
+    app.button(key="pin").click().run()
+    assert [str(app.query_params[name]).strip("[]'") for name in ("fault", "config", "step", "slot")] == [
+        "payload_bytes.bit_flip",
+        "partial",
+        "4",
+        "5",
+    ]
 
 
 def test_what_cannot_be_replayed_says_why(home: Path, ran: Path) -> None:
