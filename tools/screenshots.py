@@ -72,7 +72,7 @@ def _benchmark(page: Page, url: str) -> None:
 
 def _fault_lab(page: Page, url: str) -> None:
     page.goto(f"{url}/fault_lab")
-    _run_unless_done(page, page.locator(".js-plotly-plot .heatmaplayer").first)
+    _run_unless_done(page, page.locator("[data-testid=stMain] .js-plotly-plot .barlayer").first)
 
 
 def _inspect(page: Page, url: str) -> None:
