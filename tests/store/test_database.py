@@ -254,21 +254,11 @@ def test_a_state_that_a_slow_process_put_back_is_put_right(open_store: OpenStore
     lives = {"pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
     folder = run_folder(tmp_path / "home", 1, state=RunState.RUNNING, **lives)
     slow, quick = open_store(), open_store()
-    before = folder.read_record()
+    read_early = slow._sync._changed(folder.path.name, None)
+    assert read_early is not None
     folder.update_record(state=RunState.DONE)
     assert quick.list()[0].state is RunState.DONE
-    done = folder.read_record()
-    folder.write_record(before)
-    slow._sync._seen.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quick._sync, "run", lambda: None)
-        from kvcanary.store.connection import writing
-        from kvcanary.store.sync import _Found, upsert_runs
-
-        with writing(slow._engine) as connection:
-            upsert_runs(connection, slow._sync.origin, [_Found(before, 0, 0, ())])
-        assert quick.list()[0].state is RunState.RUNNING
-    folder.write_record(done)
+    slow._sync._store([read_early])
     assert quick.list()[0].state is RunState.DONE
 
 

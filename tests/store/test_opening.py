@@ -165,8 +165,23 @@ def test_a_truncated_store_is_named_and_the_way_out_works(tmp_path: Path, keep: 
         Store.open(None, tmp_path).list()
     assert "\n" not in str(caught.value)
     file.rename(tmp_path / "damaged")
-    file.with_name("store.sqlite3-wal").write_bytes(b"left behind by a killed process")
     assert Store.open(None, tmp_path).count() == 40
+
+
+def test_the_log_of_a_store_that_was_moved_away_is_not_applied_to_the_next_one(tmp_path: Path) -> None:
+    file = filled(tmp_path / "home")
+    store = Store.open(None, tmp_path / "home")
+    for row in store.list():
+        store.set_note(row.id, "of the store that was moved away " * 50)
+    # As a killed process leaves it: pages that only the log has.
+    shutil.copy(file.with_name("store.sqlite3-wal"), tmp_path / "log")
+    store.close()
+    file.rename(tmp_path / "damaged")
+    shutil.copy(tmp_path / "log", file.with_name("store.sqlite3-wal"))
+    again = Store.open(None, tmp_path / "home")
+    assert [row.note for row in again.list()] == [""] * 40
+    with connection.reading(again._engine) as found:
+        assert found.exec_driver_sql("PRAGMA integrity_check").scalars().all() == ["ok"]
 
 
 def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
