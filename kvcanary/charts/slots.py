@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -83,18 +84,18 @@ def overview(grid: TileGrid, counts: dict[SlotStatus, int], theme: ThemeName) ->
     return figure
 
 
-def _page_grid(figure: go.Figure, view: SlotWindow, page_size: int, theme: ThemeName) -> None:
+def _page_grid(view: SlotWindow, page_size: int, theme: ThemeName) -> list[dict[str, Any]]:
     """Borders between pages: across the row where a page is narrower than it, between rows where a page fills whole rows."""
     rows, columns = view.cells.shape
-    line = {"color": ink(theme), "width": 1, "dash": "dot"}
+    line = {"type": "line", "line": {"color": ink(theme), "width": 1, "dash": "dot"}}
     if 1 < page_size < columns and columns % page_size == 0:
-        for edge in range(page_size, columns, page_size):
-            figure.add_vline(edge - 0.5, line=line)
-    elif page_size >= columns and page_size % columns == 0:
-        for row in range(1, rows):
-            slot = view.start + row * columns
-            if slot % page_size == 0:
-                figure.add_hline(slot - columns / 2, line=line)
+        edges = [edge - 0.5 for edge in range(page_size, columns, page_size)]
+        return [{**line, "x0": edge, "x1": edge, "y0": 0, "y1": 1, "yref": "y domain"} for edge in edges]
+    if page_size >= columns and page_size % columns == 0:
+        slots = [view.start + row * columns for row in range(1, rows)]
+        edges = [slot - columns / 2 for slot in slots if slot % page_size == 0]
+        return [{**line, "y0": edge, "y1": edge, "x0": 0, "x1": 1, "xref": "x domain"} for edge in edges]
+    return []
 
 
 def multiples(maps: Sequence[tuple[str, TileGrid]], theme: ThemeName) -> go.Figure:
@@ -152,9 +153,12 @@ def window(view: SlotWindow, selected: int, theme: ThemeName, *, page_size: int 
     )
     row, column = divmod(selected - view.start, columns)
     half = columns / 2
-    outline = {"type": "rect", "line": {"color": ink(theme), "width": 3}}
-    figure.add_shape(x0=column - 0.5, x1=column + 0.5, y0=y[row] - half, y1=y[row] + half, **outline)
-    _page_grid(figure, view, page_size, theme)
+    outline = {
+        "type": "rect", "line": {"color": ink(theme), "width": 3},
+        "x0": column - 0.5, "x1": column + 0.5, "y0": y[row] - half, "y1": y[row] + half,
+    }  # fmt: skip
+    # All at once: adding shapes one by one takes longer than drawing the rest.
+    figure.update_layout(shapes=[outline, *_page_grid(view, page_size, theme)])
     style(figure, theme, height=360)
     figure.update_xaxes(title="+ slot", dtick=4, showgrid=False, range=[-0.5, columns - 0.5])
     figure.update_yaxes(title="first slot of the row", autorange="reversed", tickformat=",d", showgrid=False, tickvals=y)
