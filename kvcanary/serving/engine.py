@@ -17,6 +17,7 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.errors import ServingError
+from kvcanary.serving.batch import Batch
 from kvcanary.serving.events import NO_REQUEST, Event, EventKind, KvMove, MoveKind
 from kvcanary.serving.memory import KvMemory
 from kvcanary.serving.options import ServingOptions
@@ -24,7 +25,7 @@ from kvcanary.serving.padding import Padding
 from kvcanary.serving.pool import EMPTY, Int64Array, Ledger
 from kvcanary.serving.radix_cache import SweepEntries
 from kvcanary.serving.request import Request, RequestSpec
-from kvcanary.serving.scheduler import Batch, Scheduler
+from kvcanary.serving.scheduler import Scheduler
 from kvcanary.serving.step import Step, StepMode
 from kvcanary.serving.transfer import Transfer, TransferQueue
 from kvcanary.serving.window import WindowedSlotPool

@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 import numpy as np
 
+from kvcanary.serving.batch import Batch
 from kvcanary.serving.options import ServingOptions
-from kvcanary.serving.scheduler import Batch
 
 
 def capture_sizes(max_bs: int, *, speculative: bool) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ Prefill goes first, as in SGLang; decode runs when nothing can be admitted. The 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from kvcanary.serving.batch import Batch
 from kvcanary.serving.decode_run import RUN_STEPS, DecodeRun
 from kvcanary.serving.events import Event, EventKind
 from kvcanary.serving.memory import KvMemory
@@ -18,28 +19,6 @@ from kvcanary.serving.pool import EMPTY, Int64Array
 from kvcanary.serving.radix_cache import Match
 from kvcanary.serving.request import Request
 from kvcanary.serving.speculation import Drafter
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Rows of one forward with the tokens they write.
-
-    rows, rids, prefix_lens, extend_lens, known_lens: int64 [bs]. tokens, positions, slots: int64 [sum of extend_lens], flat in batch order.
-    accepted: int64 [bs], tokens of each row that stay; equal to extend_lens without speculation. The leading prefill_rows rows compute
-    prompts, the others decode. draft_tokens: int64 like tokens, what the draft model writes; None without a draft pool.
-    """
-
-    rows: Int64Array
-    rids: Int64Array
-    prefix_lens: Int64Array
-    extend_lens: Int64Array
-    known_lens: Int64Array
-    tokens: Int64Array
-    positions: Int64Array
-    slots: Int64Array
-    accepted: Int64Array
-    prefill_rows: int = 0
-    draft_tokens: Int64Array | None = None
 
 
 class Scheduler:
