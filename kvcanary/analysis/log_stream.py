@@ -189,7 +189,9 @@ def _read_all(stream: BinaryIO, name: str, builder: LogBuilder, size: int = BLOC
             total += len(part)
             if total > MAX_EXPANDED_BYTES and total > MAX_EXPANSION * stream.tell():
                 builder.complete = False
-                builder.notes.append(f"{name} expands to more than {MAX_EXPANSION} times its size, as no log does; what came before was read")
+                builder.notes.append(
+                    f"{name} expands to more than {MAX_EXPANSION} times its size, as no log does; what came before was read"
+                )
                 break
             if len(plain) >= size:
                 yield bytes(plain)
