@@ -72,7 +72,7 @@ def test_a_command_fills_fields_with_their_sources_and_is_taken_back(page: Page,
 def test_the_error_of_an_empty_pool_is_explained_and_its_fix_gives_a_plan_that_starts(page: Page, server: str) -> None:
     paste(page, server, ERROR)
     report = page.locator(".st-key-import_report")
-    expect(report.get_by_text("kv-canary: pool_slot_count must be positive, got 0")).to_be_visible()
+    expect(report.locator("code", has_text="kv-canary: pool_slot_count must be positive, got 0")).to_be_visible()
     causes = report.locator("ol.kvc-causes li")
     expect(causes.first).to_contain_text("--mem-fraction-static has to go up")
     assert causes.count() >= 2
@@ -89,8 +89,10 @@ def test_a_log_opens_beside_the_plan_and_a_wrong_model_is_unexplained(page: Page
     table = page.locator(".kvc-plan-table")
     expect(table).to_contain_text("KV bytes per token")
     expect(table.get_by_text("unexplained")).to_have_count(0)
-    for label, value in (("Layers", "40"), ("KV heads", "4"), ("Head size (K)", "128")):
+    for label, name, value in (("Layers", "num_layers", "40"), ("KV heads", "num_kv_heads", "4"), ("Head size (K)", "head_dim", "128")):
         page.get_by_label(label, exact=True).fill(value)
+        # The address holds what the server has taken over.
+        expect(page).to_have_url(re.compile(f"{name}={value}"))
     expect(table).to_contain_text("K bytes per token")
     expect(table.get_by_text("unexplained").first).to_be_visible()
 
