@@ -179,5 +179,8 @@ def test_a_newer_record_is_refused_and_a_damaged_one_is_named(tmp_path: Path) ->
     with pytest.raises(StoreError, match="written by a newer kvcanary"):
         Store.open(None, tmp_path).record(folder.name)
     (folder / "run.json").write_text("{")
-    assert Store.open(None, tmp_path).list() == []
-    assert folder.name in Store.open(None, tmp_path).damaged()[0]
+    store = Store.open(None, tmp_path)
+    with pytest.raises(StoreError, match=f"run {folder.name} cannot be read"):
+        store.record(folder.name)
+    # What the database knows of it is still listed.
+    assert [row.state for row in store.list()] == [RunState.DONE]
