@@ -137,7 +137,10 @@ def test_settings_stay_with_their_session_and_jobs_with_their_owner(browser: Bro
         expect(olga.get_by_test_id("stMain").get_by_text("Started by ada@example.org")).to_be_visible()
         # olga is an administrator, so she may; ada could not stop hers.
         olga.get_by_test_id("stMain").get_by_role("button", name="Stop").click()
-        expect(ada.get_by_text(re.compile("^Stopped"))).to_be_visible()
+        for page in (ada, olga):
+            expect(page.get_by_text(re.compile("^Stopped"))).to_be_visible()
+            # A click while the page is still being drawn anew would hit a button that is about to be replaced.
+            expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
         olga.get_by_text("long", exact=True).click()
         olga.get_by_role("button", name="Run").click()
         expect(olga.get_by_test_id("stMain").get_by_role("button", name="Stop")).to_be_enabled()
