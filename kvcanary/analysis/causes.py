@@ -42,7 +42,7 @@ CAUSE_TEXTS: dict[Cause, CauseText] = {
     Cause.WRONG_MAPPING: CauseText(
         title="Wrong mapping or slot reuse",
         meaning="A request reads a slot that holds another request's record: a wrong cell in the request table, a slot with two "
-        "owners, or a slot that its previous owner wrote after it was freed.",
+        "owners, a slot that its previous owner wrote after it was freed, or a transferred page that arrived in another page's place.",
         confirm=(
             "Look up the stored token and position of the first slot in the other requests of that step: its owner has that token there.",
             f"Run again with {_TOKEN_ASSERT}: verify_token joins the chain reason at the same slot.",

@@ -24,6 +24,7 @@ TRUTH: Mapping[Fault, Cause] = {
     ("late_write_after_free", "bytes_only"): Cause.KV_BYTES_CHANGED,
     ("slot_alias", "two_requests"): Cause.WRONG_MAPPING,
     ("slot_alias", "wrong_cell"): Cause.WRONG_MAPPING,
+    ("slot_alias", "seed_at_slot_0"): Cause.WRONG_MAPPING,
     ("stale_row", "partly_overwritten"): Cause.WRONG_MAPPING,
     ("stale_row", "fully_overwritten"): Cause.WRONG_MAPPING,
     ("page_table_race", "records_and_bytes"): Cause.WRONG_MAPPING,
@@ -38,8 +39,12 @@ TRUTH: Mapping[Fault, Cause] = {
     ("pd_transfer", "page_missing"): Cause.TRANSFER_INCOMPLETE,
     ("pd_transfer", "cut_after_k_layers"): Cause.TRANSFER_INCOMPLETE,
     ("pd_transfer", "first_token_swapped"): Cause.TOKEN_WRONG,
+    # A page that arrives in another's place brings its records along, which is what a wrong cell looks like.
+    ("pd_transfer", "pages_swapped"): Cause.WRONG_MAPPING,
+    ("pd_transfer", "other_request"): Cause.WRONG_MAPPING,
     ("tier_reload", "records_left_behind"): Cause.STALE_RECORD,
     ("tier_reload", "wrong_bytes"): Cause.KV_BYTES_CHANGED,
+    ("tier_reload", "partial_copy"): Cause.TRANSFER_INCOMPLETE,
     ("storage_visible_garbage", "half_loaded"): Cause.TRANSFER_INCOMPLETE,
     ("stale_prefix_hit", "node_kept_after_free"): Cause.WRONG_MAPPING,
     ("layout_mismatch", "head_of_row"): Cause.KV_BYTES_CHANGED,
@@ -51,10 +56,13 @@ TRUTH: Mapping[Fault, Cause] = {
     ("payload_bytes", "zeroed"): Cause.KV_BYTES_CHANGED,
     ("payload_bytes", "v_row"): Cause.KV_BYTES_CHANGED,
     ("payload_bytes", "just_written"): Cause.KV_BYTES_CHANGED,
+    ("payload_bytes", "stuck"): Cause.KV_BYTES_CHANGED,
     ("payload_bytes", "cached_only"): Cause.CACHED_BYTES_CHANGED,
     ("token_swap", "sampler_exit"): Cause.TOKEN_WRONG,
     ("canary_memory", "head_record"): Cause.CANARY_OVERWRITTEN,
     ("canary_memory", "tail_record"): Cause.CANARY_OVERWRITTEN,
+    ("draft_pool", "position_ahead"): Cause.POSITION_WRONG,
+    ("draft_pool", "chunk_end_token"): Cause.TOKEN_WRONG,
 }
 
 
