@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -112,7 +113,7 @@ def _points(store: Store, record: RunRecord) -> list[Section]:
     for mode, layout in variants(frame):
         rows = decode_variant(frame, mode, layout)
         text = f"Hash {mode}, {layout} slots: {throughput.summary(rows)}"
-        pictures.append(Picture(draw=lambda theme, rows=rows: throughput.by_batch(rows, theme), alt=text))  # type: ignore[misc]
+        pictures.append(Picture(draw=partial(throughput.by_batch, rows), alt=text))
     return [Section(heading="Throughput", pictures=pictures, tables=(points_table(points),))]
 
 
@@ -334,7 +335,7 @@ def _overlaid(run_ids: Sequence[str], points: Sequence[Sequence[Point]]) -> list
             best = "; ".join(f"{run_id} {_best(mine, op, what)}" for run_id, mine in rows)
             pictures.append(
                 Picture(
-                    draw=lambda theme, rows=rows, op=op, what=what: compare_charts.overlay(rows, op, what, theme),  # type: ignore[misc]
+                    draw=partial(compare_charts.overlay, rows, op, what),
                     alt=f"{op}, hash {mode}, {layout} slots, best rate by run: {best}.",
                 )
             )
@@ -357,7 +358,7 @@ def _campaigns(store: Store, records: Sequence[RunRecord]) -> list[Section]:
         if runs:
             pictures.append(
                 Picture(
-                    draw=lambda theme, cells=cells, costs=costs: detection.matrix(cells, costs, theme),  # type: ignore[misc]
+                    draw=partial(detection.matrix, cells, costs),
                     alt=f"{record.id}: {detection.matrix_summary(cells)}",
                 )
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -160,5 +161,10 @@ class _Redaction:
         words = (("slots", "slot"), ("times", "step"))
         for key, word in words:
             if key in self._hidden:
-                text = _NAMED_NUMBER.sub(lambda found, word=word: f"{found[1]} …" if found[1].startswith(word) else found[0], text)  # type: ignore[misc]
+                text = _NAMED_NUMBER.sub(partial(_without_number, word), text)
         return text
+
+
+def _without_number(word: str, found: re.Match[str]) -> str:
+    """The match without its numbers when it is about the word."""
+    return f"{found[1]} …" if found[1].startswith(word) else found[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kvcanary.analysis import slot_map
 from kvcanary.analysis.inspected import Inspected
@@ -87,7 +88,7 @@ def _maps(inspected: Inspected) -> Sequence[Section]:
         if outside:
             text += f" {format_count(outside)} reported slot numbers lie outside the map."
         shown = tallies if inspected.statuses else tallies | {SlotStatus.FREE: 0}
-        picture = Picture(draw=lambda theme, grid=grid, shown=shown: slots.overview(grid, shown, theme), alt=text)  # type: ignore[misc]
+        picture = Picture(draw=partial(slots.overview, grid, shown), alt=text)
         parts.append(Section(heading=f"Slot map of the {'window' if pool.name == 'SWA' else 'full'} pool", pictures=(picture,)))
     return parts
 
