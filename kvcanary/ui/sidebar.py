@@ -13,7 +13,7 @@ def draw() -> None:
     """Fill the sidebar from the session."""
     current = state.current()
     settings = current.settings
-    name = settings.model.model or settings.pool.pool_class
+    name = settings.model.model or "No model named"
     device = list(services.devices())[-1]
     with st.sidebar:
         st.html(
