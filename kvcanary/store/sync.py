@@ -171,6 +171,8 @@ class FolderSync:
     def _store(self, found: Sequence[_Found]) -> None:
         if not found:
             return
+        # In one order for all writers: two that locked the same rows the other way round would wait for each other.
+        found = sorted(found, key=lambda run: run.record.id)
         with writing(self._engine) as connection:
             own = upsert_runs(connection, self.origin, found)
             # Purged by somebody else after it was read here: it must not come back.

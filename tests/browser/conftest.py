@@ -16,6 +16,13 @@ expect.set_options(timeout=60_000)
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Try a browser test a second time before it counts as failed; the summary names each that needed it."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     path = os.environ.get("KVCANARY_CHROMIUM") or next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
