@@ -152,7 +152,7 @@ def replay_card(played: Replay, frame: ReplayFrame, group: Group, slot: int, buf
         here=_neighbour(pool, buffer, chain, place),
         after=_neighbour(pool, buffer, chain, place + 1),
         byte_rows=_byte_rows(pool, played.config, slot) if holds else (),
-        sentences=tuple(_sentences(played, frame, group, slot, fields, entries, index)),
+        sentences=tuple(_sentences(played, frame, group, slot, buffer, fields, entries, index)),
     )
 
 
@@ -238,10 +238,10 @@ def _fields(
         ]
     belongs: list[int | None] = [None] * 4
     if holds:
-        token, position = int(pool.truth.tokens[slot]), int(pool.truth.positions[slot])
+        token, position, prev_hash = _belonging(pool, slot)
         right = {strip: kv_rows(np.array([token]), np.array([position]), at, len(pool.kv[strip][0]))[0] for at, strip in enumerate(STRIPS)}
         real = _real_hash(pool, buffer, {strip: row.tobytes() for strip, row in right.items()})
-        belongs = [token, position, layout.to_signed(int(pool.truth.prev_hashes[slot])), real]
+        belongs = [token, position, prev_hash, real]
     return tuple(FieldView(*row) for row in zip(layout.SLOT_FIELDS, stored, expected, belongs, strict=True))
 
 
@@ -275,7 +275,14 @@ def _byte_rows(pool: PoolView, config: CanaryConfig, slot: int) -> tuple[ByteRow
 
 
 def _sentences(
-    played: Replay, frame: ReplayFrame, group: Group, slot: int, fields: tuple[FieldView, ...], entries: Entries, index: int | None
+    played: Replay,
+    frame: ReplayFrame,
+    group: Group,
+    slot: int,
+    buffer: str,
+    fields: tuple[FieldView, ...],
+    entries: Entries,
+    index: int | None,
 ) -> list[str]:
     """What happened here, the damage before its report."""
     pool = frame.pools[group]
@@ -291,7 +298,7 @@ def _sentences(
     for tag, labels in _by_tag(rows):
         said.append(f"{tag} reports {' + '.join(labels)}.")
     if rows and not injected:
-        said.append(_echo(pool, fields, entries, index))
+        said.append(_echo(pool, fields, buffer, entries, index))
     elif rows and any(view.flagged for view in fields) and not any(view.wrong for view in fields):
         bytes_alone = [view.name for view in fields if view.flagged] == ["real_kv_hash"]
         said.append(_BYTES_CHANGED if bytes_alone else "The record is right for its owner; whoever reads it here expects another one.")
@@ -354,12 +361,24 @@ def _by_tag(rows: list[list[int]]) -> list[tuple[str, list[str]]]:
     return [(name, layout.reason_labels(value)) for name, value in bits.items()]
 
 
-def _echo(pool: PoolView, fields: tuple[FieldView, ...], entries: Entries, index: int | None) -> str:
+def _echo(pool: PoolView, fields: tuple[FieldView, ...], buffer: str, entries: Entries, index: int | None) -> str:
     """Why a slot that nobody damaged is reported."""
     chain = fields[layout.FIELD_PREV_HASH]
-    if index is None or not chain.flagged or chain.wrong:
+    if index is None:
         return ""
+    if chain.wrong:
+        return "Written behind a wrong record, or through a wrong cell: its prev_hash goes on from there, and stays wrong."
+    if not chain.flagged:
+        return ""
+    before = int(entries.prev_slots[index])
+    changed = pool.records[buffer][before, : layout.FIELD_REAL_KV_HASH].tolist() != _belonging(pool, before)
+    why = "because that record changed" if changed else "because the cell before it names another slot than its own"
     return (
-        f"An echo: the record here is as it was written. The chain hash that verify computes from slot {int(entries.prev_slots[index])} "
-        "before it changed, because that record changed."
+        f"An echo: the record here is as it was written. The chain hash that verify computes from slot {before} does not lead here, {why}."
     )
+
+
+def _belonging(pool: PoolView, slot: int) -> list[int]:
+    """token, position and prev_hash that the engine put into a slot, as a buffer stores them."""
+    truth = pool.truth
+    return [int(truth.tokens[slot]), int(truth.positions[slot]), layout.to_signed(int(truth.prev_hashes[slot]))]

@@ -77,6 +77,10 @@ def test_what_the_card_flags_is_what_the_launch_reported(kind: str, variant: str
             assert flagged == {name for reason, name in names.items() if bits & reason}, (slot, buffer)
 
 
+def echo_of(slot: int, why: str) -> str:
+    return f"An echo: the record here is as it was written. The chain hash that verify computes from slot {slot} does not lead here, {why}."
+
+
 def test_an_overwritten_slot_is_wrong_and_its_successor_only_accused() -> None:
     found = played("late_write_after_free", "with_records", "partial")
     hit, echo = at_fault(found).pools[Group.FULL].reported.tolist()
@@ -84,8 +88,7 @@ def test_an_overwritten_slot_is_wrong_and_its_successor_only_accused() -> None:
     assert field(card, "prev_hash") == field(card, "position") == (True, True)
     assert field(other, "prev_hash") == (True, False)
     assert not any(view.wrong for view in other.fields)
-    assert any(sentence.startswith(f"An echo: the record here is as it was written. The chain hash that verify computes from slot {hit}")
-               for sentence in other.sentences)  # fmt: skip
+    assert echo_of(hit, "because that record changed") in other.sentences
     assert any("were written over slot" in sentence for sentence in card.sentences)
     assert not any(sentence.startswith("An echo") for sentence in card.sentences)
 
@@ -106,6 +109,31 @@ def test_the_strip_shows_where_the_chain_breaks() -> None:
     assert before.before.leads_to == before.here.prev_hash
     assert [cell.position for cell in card.chain] == list(range(len(card.chain)))
     assert [cell.written for cell in card.chain] == [False] * (len(card.chain) - 1) + [True]
+
+
+def test_behind_a_wrong_cell_the_echo_blames_the_cell() -> None:
+    found = played("slot_alias", "wrong_cell", "everything")
+    (hit,) = found.record.slots if found.record else ()
+    (echo,) = set(at_fault(found).pools[Group.FULL].reported.tolist()) - {hit}
+    assert echo_of(hit, "because the cell before it names another slot than its own") in card_of(found, echo).sentences
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant", "flagged"), [("slot_alias", "seed_at_slot_0", False), ("stale_row", "fully_overwritten", True)]
+)
+def test_what_was_chained_to_a_wrong_record_is_no_echo(kind: str, variant: str, flagged: bool) -> None:
+    """The token was written when its predecessor was wrong, so its own record is wrong too, whether verify has looked yet or not."""
+    found = played(kind, variant, "everything")
+    for frame in found.frames[found.frames.index(at_fault(found)) :]:
+        pool = frame.pools[Group.FULL]
+        blamed = [slot for slot in pool.reported.tolist() if slot not in pool.injected]
+        cards = [replay_card(found, frame, Group.FULL, slot) for slot in blamed]
+        written = [card for card in cards if field(card, "prev_hash") == (flagged, True)]
+        if written:
+            break
+    assert [card.sentences[-1] for card in written] == [
+        "Written behind a wrong record, or through a wrong cell: its prev_hash goes on from there, and stays wrong."
+    ]
 
 
 def test_through_a_wrong_cell_a_right_record_is_accused() -> None:
