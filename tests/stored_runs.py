@@ -11,6 +11,7 @@ import numpy as np
 
 from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.tables import write_slots
+from tests.store.making import card
 
 SETTINGS = {"pool_slot_count": "4096", "req_to_token_pool_size": "16", "max_seq_len_per_req": "512", "model": "small-model"}
 
@@ -53,7 +54,7 @@ def store_run(
         status[map_slots // 2] = 5
         columns = {"status": status, "flags": np.zeros(map_slots, dtype=np.uint8), "chain_index": np.arange(map_slots, dtype=np.int64)}
         write_slots(folder.slots_file, columns, length=64)
-        folder.write_cards([{"slot": map_slots // 2}])
+        folder.write_cards([card(map_slots // 2)])
     if kind in ("plan", "inspection"):
         folder.write_result({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
     return run_id

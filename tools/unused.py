@@ -25,7 +25,7 @@ USED_ELSEWHERE: dict[str, str] = {
     "kvcanary/analysis/coverage.py: skipped_steps": "a field of documents",
     "kvcanary/analysis/coverage.py: silent_ranks": "a field of documents",
     "kvcanary/faults/catalogue.py: refs": "where a fault was met; for readers",
-    "kvcanary/lab/records.py: *_graph": "fields of documents",
+    "kvcanary/lab/points.py: *_graph": "fields of documents",
     "tools/measure_sessions.py: *": "fields of Streamlit's messages",
     "kvcanary/config/settings.py: model_config": "read by pydantic",
 }

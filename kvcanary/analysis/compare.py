@@ -12,7 +12,8 @@ import numpy as np
 from kvcanary.analysis.bootstrap import Interval, ratio_interval
 from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
-from kvcanary.lab.records import Point, RunRecord, Timing, Verdict
+from kvcanary.lab.points import Point, Timing
+from kvcanary.lab.records import RunRecord, Verdict
 from kvcanary.units import format_fraction
 
 # The share of comparisons of two equal runs that may show any difference: a single one of m intervals takes FALSE_ALARMS / m (Bonferroni).

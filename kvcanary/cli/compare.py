@@ -20,7 +20,8 @@ from kvcanary.cli.options import fail, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_text
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
-from kvcanary.lab.records import Point, RunRecord, Verdict
+from kvcanary.lab.points import Point
+from kvcanary.lab.records import RunRecord, Verdict
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
 from kvcanary.units import format_seconds

@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from kvcanary.errors import ConfigError, JobError
 from kvcanary.lab import leases, lifecycle
-from kvcanary.lab.records import BenchmarkSpec, Point, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.points import Point, Timing
+from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.worker import run_claimed
 
 # Longer than any point of the longest effort.

@@ -12,21 +12,22 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from kvcanary.errors import StoreError
+from kvcanary.lab.cards import check_cards
+from kvcanary.lab.points import SAMPLE_LIMIT as SAMPLE_LIMIT
+from kvcanary.lab.points import Point as Point
+from kvcanary.lab.points import Timing as Timing
 
 # Version 2 added samples_s to each timing; a version 1 document lacks them and is read as it is.
+RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 2
 # What a job appends to as it goes, one line for each finished point of a benchmark, or run of a campaign.
 _LINES = ("points.jsonl", "campaign.jsonl")
-RUN_SCHEMA, RUN_VERSION = "kvcanary.run", 2
-SAMPLE_LIMIT = 128
 # How an uncaught exception and a fatal signal announce themselves in a worker's log.
 _ERROR_STARTS = ("Traceback (most recent call last)", "Fatal Python error")
 
@@ -70,105 +71,6 @@ class BenchmarkSpec:
     seed: int = 1
     faults: bool = True
     step_time_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """One operation: quantiles of its seconds over `repeats`, the items it handled and the bytes it moved each time.
-
-    samples_s holds single repeats in the order in which they ran, at most SAMPLE_LIMIT of them and evenly spread, so that two runs can be
-    compared with an interval; runs of before version 2 have none.
-    """
-
-    p20_s: float
-    p50_s: float
-    p80_s: float
-    repeats: int
-    items: int
-    bytes_moved: int
-    samples_s: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, times_s: Sequence[float], *, items: int, bytes_moved: int) -> Self:
-        """Quantiles and samples of measured seconds."""
-        p20, p50, p80 = (float(value) for value in np.quantile(times_s, (0.2, 0.5, 0.8)))
-        kept = np.unique(np.linspace(0, len(times_s) - 1, min(len(times_s), SAMPLE_LIMIT)).round().astype(int))
-        # A tenth of a nanosecond is below every clock's step, and keeps the stored number short.
-        samples = tuple(round(float(times_s[index]), 10) for index in kept)
-        return cls(
-            p20_s=p20, p50_s=p50, p80_s=p80, repeats=len(times_s), items=items, bytes_moved=bytes_moved, samples_s=samples
-        )  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Inverse of asdict."""
-        return cls(**{**values, "samples_s": tuple(values.get("samples_s", ()))})
-
-    @property
-    def items_per_s(self) -> float:
-        """Items per second at the median."""
-        return self.items / self.p50_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes per second at the median."""
-        return self.bytes_moved / self.p50_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One measured workload. `stamp` and `verify` are timed apart; a bound moves the same bytes without hashing, in the same run.
-
-    workload: decode, prefill or sweep; layout: contiguous or shuffled slots; batch requests with `prefix` tokens each. warm_up_s is the
-    first call, which the quantiles leave out. stamp and verify are TAIL launches; head_stamp and head_verify are measured where they differ
-    from them, which is where TAIL hashes real KV. plan is the one launch per forward that finds the slots. On an accelerator that captures
-    graphs, stamp_graph and verify_graph are the same launches replayed from a graph. halves is 2 where the V half has launches of its own.
-    """
-
-    workload: str
-    layout: str
-    hash_mode: str
-    batch: int
-    prefix: int
-    stamp: Timing | None = None
-    stamp_bound: Timing | None = None
-    verify: Timing | None = None
-    verify_bound: Timing | None = None
-    plan: Timing | None = None
-    head_stamp: Timing | None = None
-    head_verify: Timing | None = None
-    stamp_graph: Timing | None = None
-    verify_graph: Timing | None = None
-    warm_up_s: float = 0.0
-    halves: int = 1
-
-    @property
-    def forward_s(self) -> float | None:
-        """Predicted canary time of one forward of the full group: plan once, then for each half HEAD and TAIL each verify and stamp.
-
-        The K half is measured and the V half taken to be like it. None for a sweep, which is no forward. A batch without prefix has nothing
-        to verify.
-        """
-        if self.workload == "sweep" or self.stamp is None or (self.prefix and self.verify is None):
-            return None
-        launches = (self.head_verify or self.verify, self.head_stamp or self.stamp, self.verify, self.stamp)
-        half_s = sum(launch.p50_s for launch in launches if launch is not None)
-        return self.halves * half_s + (self.plan.p50_s if self.plan is not None else 0.0)
-
-    def share_of_bound(self, op: str) -> float | None:
-        """Median of the bound over the median of the operation, 1.0 is the limit; None where not measured."""
-        timing: Timing | None = getattr(self, op)
-        bound: Timing | None = getattr(self, f"{op}_bound")
-        return None if timing is None or bound is None else bound.p50_s / timing.p50_s
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Inverse of asdict."""
-        timings = {name: Timing.from_dict(values[name]) for name in _TIMINGS if values.get(name)}
-        return cls(**{**values, **timings})
-
-
-_TIMINGS = ("stamp", "stamp_bound", "verify", "verify_bound", "plan", "head_stamp", "head_verify", "stamp_graph", "verify_graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,11 +281,13 @@ class RunFolder:
     def read_result(self) -> dict[str, Any] | None:
         """The document of a plan or an inspection, None for a run of another kind."""
         try:
-            document: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+            document = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise StoreError(f"result of run {self.path.name} cannot be read: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise StoreError(f"result.json of run {self.path.name} cannot be read: {error}") from error
+        if not isinstance(document, dict):
+            raise StoreError(f"result.json of run {self.path.name} must be an object, got {type(document).__name__}")
         return document
 
     def write_cards(self, cards: list[dict[str, Any]]) -> None:
@@ -391,14 +295,13 @@ class RunFolder:
         _write_atomically(self.path / "cards.json", cards)
 
     def read_cards(self) -> list[dict[str, Any]]:
-        """Cards of bad slots, empty where the run did not get that far."""
+        """Cards of bad slots, empty where the run did not get that far. StoreError names the card and the field that is wrong."""
         try:
-            cards: list[dict[str, Any]] = json.loads((self.path / "cards.json").read_text(encoding="utf-8"))
+            return check_cards(json.loads((self.path / "cards.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:
-            raise StoreError(f"cards of run {self.path.name} cannot be read: {error}") from error
-        return cards
+        except (OSError, ValueError, RecursionError, StoreError) as error:
+            raise StoreError(f"cards.json of run {self.path.name} cannot be read: {error}") from error
 
     def last_words(self, limit: int = 4000) -> str:
         """The end of what the worker printed, from its last error on; of a long one the beginning and the end."""

@@ -100,6 +100,14 @@ def read_slots(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -
         raise StoreError(f"slot map {path} cannot be read: {error}") from error
 
 
+def count_slots(path: Path) -> int:
+    """Slots of a map, from the file's end alone. StoreError for a damaged file."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise StoreError(f"slot map {path} cannot be read: {error}") from error
+
+
 def record_columns(fields: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
     """Records int64 [num_slots, 4] as columns."""
     return {name: np.ascontiguousarray(fields[:, index]) for index, name in enumerate(RECORD_COLUMNS)}

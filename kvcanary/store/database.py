@@ -18,12 +18,13 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from kvcanary.errors import StoreError
 from kvcanary.lab.lifecycle import RUN_ID, RUNS_FOLDER, new_folder
-from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Verdict
+from kvcanary.lab.points import Point
+from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.connection import name_of, open_database, reading, writing
 from kvcanary.store.documents import RunDocument
 from kvcanary.store.files import RunFiles, file_bytes, free_bytes
 from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
-from kvcanary.store.runs import SlotArrays, read_slot_arrays
+from kvcanary.store.runs import SlotArrays, read_cards, read_slot_arrays
 from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
 from kvcanary.store.sync import FolderSync, insert_for, remove_runs
 
@@ -154,7 +155,7 @@ class Store:
 
     def cards(self, run_id: str) -> _Cards:
         """Cards of its bad slots."""
-        return self.folder(run_id).read_cards()
+        return read_cards(self.folder(run_id))
 
     def result(self, run_id: str) -> dict[str, Any] | None:
         """The document of a plan or an inspection, None for a run of another kind."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.records import Point, RunRecord
+from kvcanary.lab.cards import check_cards
+from kvcanary.lab.points import Point
+from kvcanary.lab.records import RunRecord
 
 # What a document holds beside the record; version 1 had points and cards only.
 _BESIDE = ("points", "cards", "note", "labels", "result")
@@ -33,15 +35,18 @@ def read_document(document: Mapping[str, Any]) -> RunDocument:
         # Said by the version where that explains it.
         RunRecord.from_document({key: value for key, value in document.items() if key in known - {*_BESIDE}})
         raise StoreError(f"not a run: {unknown[0][:60]!r} is no field of it")
+    result = document.get("result")
+    if not isinstance(result, dict | None):
+        raise StoreError(f"not a run: result must be an object or null, got {type(result).__name__}")
     try:
         record = RunRecord.from_document({key: value for key, value in document.items() if key not in _BESIDE})
         return RunDocument(
             record=record,
             points=tuple(Point.from_dict(point) for point in document.get("points", ())),
-            cards=tuple(dict(card) for card in document.get("cards", ())),
+            cards=tuple(check_cards(document.get("cards", []))),
             note=str(document.get("note", "")),
             labels=tuple(str(label) for label in document.get("labels", ())),
-            result=document.get("result"),
+            result=result,
         )
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise StoreError(f"not a run: {error}") from error

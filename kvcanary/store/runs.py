@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvcanary.errors import StoreError
 from kvcanary.escape import csv_text
-from kvcanary.lab.records import Point, RunFolder
+from kvcanary.lab.points import Point
+from kvcanary.lab.records import RunFolder
 from kvcanary.lab.tables import POINT_COLUMNS as POINT_COLUMNS
-from kvcanary.lab.tables import RECORD_COLUMNS, read_slots
+from kvcanary.lab.tables import RECORD_COLUMNS, count_slots, read_slots
 from kvcanary.lab.tables import point_rows as point_rows
 
 
@@ -40,6 +42,19 @@ def read_slot_arrays(folder: RunFolder) -> SlotArrays | None:
     kept = all(name in columns for name in RECORD_COLUMNS)
     fields = np.stack([columns[name] for name in RECORD_COLUMNS], axis=1) if kept else None
     return SlotArrays(columns["status"], columns["flags"], columns["chain_index"], length, fields)
+
+
+def read_cards(folder: RunFolder) -> list[dict[str, Any]]:
+    """Cards of bad slots, each of a slot that the map has; StoreError for damage in either."""
+    cards = folder.read_cards()
+    if cards and folder.slots_file.is_file():
+        count, last = count_slots(folder.slots_file), max(range(len(cards)), key=lambda number: cards[number]["slot"])
+        if cards[last]["slot"] >= count:
+            raise StoreError(
+                f"cards.json of run {folder.path.name} does not belong to its map: cards[{last}].slot is {cards[last]['slot']}, the map has "
+                f"{count} slots"
+            )
+    return cards
 
 
 def document_json(document: dict[str, Any]) -> str:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvcanary.lab.records import BenchmarkSpec, Point, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.points import Point, Timing
+from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
 
 
 def run_folder(root: Path, number: int, kind: str = "benchmark", **changes: Any) -> RunFolder:
@@ -19,6 +20,15 @@ def run_folder(root: Path, number: int, kind: str = "benchmark", **changes: Any)
     }  # fmt: skip
     folder.write_record(RunRecord(id=folder.path.name, kind=kind, spec=asdict(BenchmarkSpec(settings=settings)), **values))
     return folder
+
+
+def card(slot: int, /, **changes: Any) -> dict[str, Any]:
+    """The card of a slot whose token has one wrong bit."""
+    fault = {"kind": "token bit", "slot": slot, "field": "token", "before": 40, "after": 41, "expected": {str(slot): 1}, "why": "one bit"}
+    return {
+        "slot": slot, "request": 2, "position": 13, "stored": [41, 13, -90, 0], "expected": [40, 13, -90, 0], "predecessor": slot - 1,
+        "successor": slot + 1, "reasons": ["token"], "fault": fault, **changes,
+    }  # fmt: skip
 
 
 def point(batch: int = 8) -> Point:

@@ -22,7 +22,7 @@ from kvcanary.lab.tables import write_slots
 from kvcanary.store import files as files_module
 from kvcanary.store.database import Store
 from tests.store.conftest import OpenStore
-from tests.store.making import point, run_folder
+from tests.store.making import card, point, run_folder
 
 
 def ids(store: Store, **filters: Any) -> list[int]:
@@ -352,7 +352,7 @@ def test_finished_runs_are_copied_to_a_place_that_all_hosts_reach(open_store: Op
     shared = str(tmp_path / "shared") if place == "folder" else f"memory://{tmp_path.name}"
     folder = run_folder(tmp_path / "host-a", 1)
     folder.append_point(point())
-    folder.write_cards([{"slot": 3}])
+    folder.write_cards([card(3)])
     status = np.arange(9, dtype=np.uint8) % 3
     write_slots(folder.slots_file, {"status": status, "flags": status, "chain_index": np.arange(9)}, length=4)
     lives = {"pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
@@ -360,7 +360,7 @@ def test_finished_runs_are_copied_to_a_place_that_all_hosts_reach(open_store: Op
     first, second = open_store("host-a", shared), open_store("host-b", shared)
     assert first.count() == 2
     assert second.points(folder.path.name) == [point()]
-    assert second.cards(folder.path.name) == [{"slot": 3}]
+    assert second.cards(folder.path.name) == [card(3)]
     arrays = second.slots(folder.path.name)
     assert arrays is not None
     assert arrays.status.tobytes() == status.tobytes()

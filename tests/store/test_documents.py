@@ -14,7 +14,7 @@ from kvcanary.lab.records import RUN_VERSION, RunState, Verdict
 from kvcanary.store.documents import parse_document, read_document
 from kvcanary.store.runs import document_json
 from tests.store.conftest import OpenStore
-from tests.store.making import point, run_folder
+from tests.store.making import card, point, run_folder
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -33,7 +33,7 @@ def test_a_document_of_each_version_is_read(version: int) -> None:
     assert run.points[0].stamp is not None
     assert (run.points[0].stamp.p50_s, run.points[0].stamp.items) == (1e-4, 8)
     assert run.points[0].forward_s == pytest.approx(3e-5 + 9e-5 + 4e-5 + 2e-4 + 1e-4)
-    assert run.cards == ({"slot": 77, "status": 4, "request": 2},)
+    assert run.cards == (card(77),)
     assert (run.note, run.labels, run.result) == (("", (), None) if version == 1 else ("golden", ("baseline",), None))
 
 
@@ -82,6 +82,9 @@ def test_a_run_that_is_not_over_or_has_no_id_is_not_taken_in(open_store: OpenSto
         ({"points": 3}, "not a run"),
         ({"state": "asleep"}, "asleep"),
         ({"gate": [{"name": "x"}]}, "not a run"),
+        ({"cards": {}}, "cards must be a list, got dict"),
+        ({"cards": [card(3), card(4, stored=[1, 2])]}, r"cards\[1\]\.stored must be 4 whole numbers, got"),
+        ({"result": "good"}, "result must be an object or null, got str"),
     ],
 )
 def test_what_is_no_run_is_refused_with_the_reason(changes: dict[str, Any], sentence: str) -> None:

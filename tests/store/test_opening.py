@@ -22,7 +22,7 @@ from kvcanary.store.database import Store
 from kvcanary.store.home import open_store as open_from_environment
 from kvcanary.store.schema import METADATA
 from tests.store.conftest import OpenStore
-from tests.store.making import run_folder
+from tests.store.making import card, run_folder
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMAS = sorted({path.name.split(".")[0].removeprefix("store_") for path in GOLDEN.glob("store_*.sql")})
@@ -116,7 +116,7 @@ def test_folders_of_versions_without_a_database_are_taken_in(open_store: OpenSto
     row = store.list()[0]
     assert (row.id, row.state, row.verdict, row.model) == ("20260318-091011-benchmark", "done", "pass", "qwen3-32b")
     assert [(point.workload, point.batch) for point in store.points(row.id)] == [("decode", 8), ("sweep", 1)]
-    assert store.cards(row.id) == [{"slot": 77, "status": 4, "request": 2}]
+    assert store.cards(row.id) == [card(77)]
     assert store.record(row.id).gate[0].name == "bytes equal the reference"
 
 

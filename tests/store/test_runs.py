@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, GateCheck, Point, Progress, RunFolder, RunRecord, RunState, Timing, Verdict
+from kvcanary.lab.points import Point, Timing
+from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, GateCheck, Progress, RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.tables import RECORD_COLUMNS, record_columns, write_points, write_slots
 from kvcanary.store.database import Store
 from kvcanary.store.home import data_folder
-from kvcanary.store.runs import POINT_COLUMNS, document_json, point_rows, points_csv, read_slot_arrays
+from kvcanary.store.runs import POINT_COLUMNS, document_json, point_rows, points_csv, read_cards, read_slot_arrays
+from tests.store.making import card
 
 RUN = "20260213-040506-benchmark"
 
@@ -231,14 +233,36 @@ def test_a_damaged_slot_map_says_so(tmp_path: Path, content: bytes | dict[str, s
 def test_the_document_of_a_run_is_strict_json(tmp_path: Path) -> None:
     folder = stored(tmp_path)
     folder.append_point(POINT)
-    folder.write_cards([{"slot": 5}])
+    folder.write_cards([card(5)])
     store = Store.open(None, tmp_path)
     document = json.loads(document_json(store.document(RUN)))
-    assert (document["schema"], document["version"], document["cards"]) == ("kvcanary.run", RUN_VERSION, [{"slot": 5}])
+    assert (document["schema"], document["version"], document["cards"]) == ("kvcanary.run", RUN_VERSION, [card(5)])
     assert Point.from_dict(document["points"][0]) == POINT
     (folder.path / "cards.json").write_text("[{")
-    with pytest.raises(StoreError, match=f"cards of run {RUN} cannot be read"):
+    with pytest.raises(StoreError, match=f"cards.json of run {RUN} cannot be read"):
         store.document(RUN)
+
+
+def test_cards_of_slots_that_the_map_does_not_have_are_refused(tmp_path: Path) -> None:
+    folder = stored(tmp_path)
+    status = np.zeros(9, dtype=np.uint8)
+    write_slots(folder.slots_file, {"status": status, "flags": status, "chain_index": np.arange(9)}, length=4)
+    folder.write_cards([card(3), card(8)])
+    assert read_cards(folder) == [card(3), card(8)]
+    folder.write_cards([card(9), card(3)])
+    with pytest.raises(StoreError, match=rf"cards.json of run {RUN} does not belong to its map: cards\[0\].slot is 9, the map has 9 slots"):
+        read_cards(folder)
+    folder.slots_file.write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"slot map .* cannot be read"):
+        read_cards(folder)
+
+
+@pytest.mark.parametrize("text", ["[1]", '"x"', "{", "[" * 100_000])
+def test_a_result_that_is_no_object_is_damage(tmp_path: Path, text: str) -> None:
+    folder = stored(tmp_path)
+    (folder.path / "result.json").write_text(text)
+    with pytest.raises(StoreError, match=f"result.json of run {RUN}"):
+        folder.read_result()
 
 
 def test_where_runs_are_kept(tmp_path: Path) -> None:
