@@ -41,14 +41,14 @@ def held_by(point: Point, op: Op, limits: Mapping[str, float]) -> Held | None:
     """The limit that holds an operation; None where it, its bound or the machine's limits were not measured.
 
     memory: the point's own bound, which moves the same bytes in the same order. compute: hashes of all items out of registers. chain
-    latency: the longest chain of a stamp, hash after hash. launch: an operation of one entry.
+    latency: the longest chain of a stamp, hash after hash. launch: the same operation with one entry.
     """
     timing: Timing | None = getattr(point, op)
     bound: Timing | None = getattr(point, f"{op}_bound")
     if timing is None or bound is None or not limits:
         return None
     words = (timing.bytes_moved / timing.items - dict(_OPS)[op]) / 8
-    alone: dict[Limit, float] = {"memory": bound.p50_s, "launch": limits["launch_s"]}
+    alone: dict[Limit, float] = {"memory": bound.p50_s, "launch": limits[f"{op}_launch_s"]}
     if "hashes_per_s" in limits:
         alone["compute"] = timing.items * (1 + words / _WORDS_PER_HASH) / limits["hashes_per_s"]
     if op == "stamp":

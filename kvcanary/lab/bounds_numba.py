@@ -1,6 +1,7 @@
 """The CPU bounds as compiled loops over a range of entries; the GIL is released, threads are the caller's business.
 
-They prefetch as the backend does: a bound that waits for memory more often than the kernel beside it would be none.
+They go through memory as the backend does, in its blocks and asking ahead where it asks: a bound that reads more slowly than the kernel
+beside it would be none.
 """
 
 from __future__ import annotations
@@ -9,52 +10,63 @@ from typing import Any
 
 import numpy as np
 
-from kvcanary.kernels.numba_ops.hashing import CHAIN_START, mix3
-from kvcanary.kernels.numba_ops.memory import compiled, prefetch, prefetch_for_write
+from kvcanary.kernels.numba_ops.hashing import CHAIN_START, LOW_32_BITS, POSITION, PREV_HASH, REAL_HASH, TOKEN, mix3
+from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch, prefetch_for_write, store
+from kvcanary.kernels.numba_ops.verify import AHEAD, BLOCK, is_scattered, prefetch_records
 
 _Array = np.ndarray
-AHEAD = 24
+_U64 = np.uint64
 WORDS_PER_LINE = 8
 
 
 def _gather(
     fields: _Array, slots: _Array, previous: _Array, positions: _Array, words: _Array, count: int, start: int, stop: int
-) -> np.int64:
-    """Read slot record, predecessor and `count` KV words of each entry; the sum keeps the loads alive."""
-    total = np.int64(0)
-    field_base, word_base = np.int64(fields.ctypes.data), np.int64(words.ctypes.data)
-    for entry in range(start, stop):
-        if entry + AHEAD < stop:
-            ahead = slots[entry + AHEAD]
-            prefetch(np.int64(field_base + ahead * fields.strides[0]))
-            for word in range(0, count, WORDS_PER_LINE):
-                prefetch(np.int64(word_base + ahead * words.strides[0] + word * 8))
-        slot, before = slots[entry], previous[entry]
-        found = fields[slot, 0] ^ fields[slot, 1] ^ fields[slot, 2] ^ fields[slot, 3] ^ positions[entry]
-        found ^= fields[before, 0] ^ fields[before, 1] ^ fields[before, 2]
-        for word in range(count):
-            found ^= words[slot, word]
-        total += found
+) -> np.uint64:
+    """Read what verify compares of each entry, what it hashes of the predecessor, and `count` KV words; the sum keeps the loads alive."""
+    total = np.uint64(0)
+    buffer, stride = np.int64(fields.ctypes.data), np.int64(fields.strides[0])
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        prefetch_records(buffer, stride, slots, min(begin + AHEAD, stop), min(end + AHEAD, stop))
+        if count:
+            prefetch_words(words, count, slots, min(begin + AHEAD, stop), min(end + AHEAD, stop))
+        for index in range(_U64(begin), _U64(end)):
+            record = buffer + (slots[index] & LOW_32_BITS) * (stride & LOW_32_BITS)
+            before = buffer + (previous[index] & LOW_32_BITS) * (stride & LOW_32_BITS)
+            total ^= load(record + POSITION) ^ load(record + PREV_HASH) ^ load(record + REAL_HASH) ^ _U64(positions[index])
+            total ^= load(before + TOKEN) ^ load(before + POSITION) ^ load(before + PREV_HASH)
+        for index in range(_U64(begin), _U64(end)):
+            for word in range(count):
+                total ^= _U64(words[slots[index], word])
     return total
 
 
 def _scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, words: _Array, count: int, start: int, stop: int) -> None:
     """Store one record per token from what was read for it."""
-    field_base, word_base = np.int64(fields.ctypes.data), np.int64(words.ctypes.data)
-    for entry in range(start, stop):
-        if entry + AHEAD < stop:
-            ahead = slots[entry + AHEAD]
-            prefetch_for_write(np.int64(field_base + ahead * fields.strides[0]))
+    buffer, stride = np.int64(fields.ctypes.data), np.int64(fields.strides[0])
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        for index in range(min(begin + AHEAD, stop), min(end + AHEAD, stop)):
+            prefetch_for_write(buffer + slots[index] * stride)
+        if count:
+            prefetch_words(words, count, slots, min(begin + AHEAD, stop), min(end + AHEAD, stop))
+        for index in range(_U64(begin), _U64(end)):
+            slot, found = slots[index], _U64(0)
+            for word in range(count):
+                found ^= _U64(words[slot, word])
+            record = buffer + slot * stride
+            store(record + TOKEN, _U64(tokens[index]))
+            store(record + POSITION, _U64(positions[index]))
+            store(record + PREV_HASH, _U64(tokens[index]))
+            store(record + REAL_HASH, found)
+
+
+def _prefetch_words(words: _Array, count: int, slots: _Array, begin: int, end: int) -> None:
+    """Ask for every line of the KV words of slots[begin:end], unless the slots follow each other."""
+    if is_scattered(slots, begin, end):
+        for index in range(begin, end):
             for word in range(0, count, WORDS_PER_LINE):
-                prefetch(np.int64(word_base + ahead * words.strides[0] + word * 8))
-        slot = slots[entry]
-        found = np.int64(0)
-        for word in range(count):
-            found ^= words[slot, word]
-        fields[slot, 0] = tokens[entry]
-        fields[slot, 1] = positions[entry]
-        fields[slot, 2] = tokens[entry]
-        fields[slot, 3] = found
+                prefetch(np.int64(words.ctypes.data) + slots[index] * words.strides[0] + word * 8)
 
 
 def _read(words: _Array, start: int, stop: int) -> np.int64:
@@ -81,6 +93,7 @@ def _hash_all(start: int, stop: int) -> np.uint64:
     return found
 
 
+prefetch_words: Any = compiled(_prefetch_words)
 read: Any = compiled(_read)
 walk: Any = compiled(_walk)
 hash_all: Any = compiled(_hash_all)

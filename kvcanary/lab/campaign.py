@@ -11,7 +11,7 @@ from dataclasses import replace
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.injectors import Injector
 from kvcanary.faults.memory import Group
-from kvcanary.faults.stage import stage
+from kvcanary.faults.stage import RELOAD_KINDS, stage
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.campaign_configs import CONFIGS, DEFAULT_CONFIGS, STRICT_CONFIGS
 from kvcanary.lab.campaign_plan import ALL_FAULTS, CampaignPlan, CampaignRun, Fault, RunKey
@@ -34,6 +34,7 @@ __all__ = [
     "CellSummary",
     "Fault",
     "RunKey",
+    "canary_config",
     "requests_of",
     "run_campaign",
     "run_one",
@@ -62,7 +63,7 @@ def run_campaign(plan: CampaignPlan, backend: Backend, done: Collection[RunKey] 
 def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
     """Serve the workload with one fault under one configuration. Equal keys give equal runs but for the seconds."""
     kind, variant, config_name, seed = key
-    config, options = plan.configs[config_name], serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
     engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     tally = Tally(options.pool_slot_count + options.page_size)
@@ -100,6 +101,16 @@ def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
 def serving_options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
     """What a run of a fault serves: the plan's pool, with the mechanism that the fault belongs to."""
     return stage(replace(plan.options, seed=seed), kind)
+
+
+def canary_config(plan: CampaignPlan, kind: str, name: str) -> CanaryConfig:
+    """The configuration a run is made under. Where KV comes back from the host its records come along.
+
+    SGLang leaves them behind: an alarm at every reload, with damage or without. That is a variant of its own; with it in every run of
+    the kind, no other variant would show.
+    """
+    config = plan.configs[name]
+    return replace(config, records_follow=True) if kind in RELOAD_KINDS else config
 
 
 def requests_of(plan: CampaignPlan, options: ServingOptions, seed: int) -> Iterator[RequestSpec]:

@@ -26,12 +26,12 @@ _REPEATS = 7
 
 
 def measure_limits(backend: Backend, device: str, seed: int, check: Callable[[], None]) -> dict[str, float]:
-    """launch_s, chain_step_s, read_bytes_per_s, copy_bytes_per_s and, on a CPU, hashes_per_s; `check` is called in between and may raise.
+    """verify_launch_s, stamp_launch_s, chain_step_s, read_bytes_per_s, copy_bytes_per_s and, on a CPU, hashes_per_s.
 
-    launch_s is a verify of one entry. chain_step_s is one hash that waits for the one before it. hashes_per_s counts chain hashes that do not
+    `check` is called in between and may raise. The launches are those of one entry and of one token. chain_step_s is one hash that waits for the one before it. hashes_per_s counts chain hashes that do not
     wait for each other, on all threads and out of registers.
     """
-    limits = {"launch_s": _launch_s(backend, device, seed)}
+    limits = _launches_s(backend, device, seed)
     check()
     words = torch.ones(_STREAM_BYTES // 8, dtype=torch.int64, device=device)
     limits["copy_bytes_per_s"] = 2 * _STREAM_BYTES / _median_s(_copy(words), device)
@@ -57,12 +57,16 @@ def _copy(words: torch.Tensor) -> Callable[[], Any]:
     return lambda: target.copy_(words)
 
 
-def _launch_s(backend: Backend, device: str, seed: int) -> float:
-    scene = Scene(SceneShape(num_slots=2, requests=1, length=1), seed, device)
+def _launches_s(backend: Backend, device: str, seed: int) -> dict[str, float]:
+    """Seconds of a launch that has next to nothing to do: what every launch takes at least."""
+    scene = Scene(SceneShape(num_slots=3, requests=1, length=2), seed, device)
     scene.stamp_everything(backend)
-    plan, _ = scene.plan(backend, 1, 0)
-    launch = scene.launch(LaunchTag.TAIL_K_FULL)
-    return _median_s(lambda: backend.verify(launch, plan), device, repeats=50)
+    verify_plan, write_plan = scene.plan(backend, 1, 1)
+    launch, inputs = scene.launch(LaunchTag.TAIL_K_FULL), scene.stamp_inputs(1, 1)
+    return {
+        "verify_launch_s": _median_s(lambda: backend.verify(launch, verify_plan), device, repeats=50),
+        "stamp_launch_s": _median_s(_stamping(backend, launch, write_plan, inputs), device, repeats=50),
+    }
 
 
 def _chain_step_s(backend: Backend, device: str, seed: int) -> float:

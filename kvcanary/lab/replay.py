@@ -15,7 +15,7 @@ from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group, GroupMemory, Strip
 from kvcanary.faults.ops import FaultOp, OpKind
 from kvcanary.kernels.types import Backend, VerifyPlan
-from kvcanary.lab.campaign import CampaignPlan, RunKey, requests_of, serving_options, sweep_due
+from kvcanary.lab.campaign import CampaignPlan, RunKey, canary_config, requests_of, serving_options, sweep_due
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.lab.strict_checks import ViolationDetail
 from kvcanary.lab.truth import Truth
@@ -147,7 +147,7 @@ class Replay:
 def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
     """Serve the run of a key again, as run_one does."""
     kind, variant, config_name, seed = key
-    config, options = plan.configs[config_name], serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
     engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     camera = _Camera(executor)

@@ -11,7 +11,7 @@ from kvcanary.charts.roofline import roofline
 from kvcanary.lab.bounds import STAMP_BYTES, VERIFY_BYTES
 from kvcanary.lab.records import Point, Timing
 
-LIMITS = {"launch_s": 1e-5, "chain_step_s": 1e-8, "hashes_per_s": 1e9}
+LIMITS = {"verify_launch_s": 1e-5, "stamp_launch_s": 2e-5, "chain_step_s": 1e-8, "hashes_per_s": 1e9}
 
 
 def timing(items: int, seconds: float, bytes_per_item: int) -> Timing:

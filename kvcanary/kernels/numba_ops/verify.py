@@ -70,10 +70,10 @@ def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tok
     addresses = np.zeros(BLOCK, np.int64)
     source = two_word_source(sources) if real_kv == _TWO_WORDS else _NO_SOURCE
     wrong, padding, unlinked = _U64(0), _U64(0), _U64(0)
-    _prefetch_records(buffer, stride, slots, first, min(first + AHEAD, last))
+    prefetch_records(buffer, stride, slots, first, min(first + AHEAD, last))
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
-        _prefetch_records(buffer, stride, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
+        prefetch_records(buffer, stride, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
         if real_kv != _NO_KV:
             _prefetch_rows(sources, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
         outside, at_padding, without_link = _scan_block(num_slots, slots, prevs, begin, end)
@@ -93,21 +93,21 @@ def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tok
 
 
 @compiled
-def _is_scattered(slots, begin, end):
+def is_scattered(slots, begin, end):
     """Whether the slots of entries [begin, end) are not consecutive at first sight; the hardware foresees those that are."""
     return end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin
 
 
 @compiled
-def _prefetch_records(buffer, stride, slots, begin, end):
-    if _is_scattered(slots, begin, end):
+def prefetch_records(buffer, stride, slots, begin, end):
+    if is_scattered(slots, begin, end):
         for index in range(_U64(begin), _U64(end)):
             prefetch(buffer + slots[index] * stride)
 
 
 @compiled
 def _prefetch_rows(sources, slots, begin, end):
-    if _is_scattered(slots, begin, end):
+    if is_scattered(slots, begin, end):
         prefetch_rows(sources, slots, begin, end)
 
 
