@@ -28,8 +28,8 @@ _REPEATS = 7
 def measure_limits(backend: Backend, device: str, seed: int, check: Callable[[], None]) -> dict[str, float]:
     """verify_launch_s, stamp_launch_s, chain_step_s, read_bytes_per_s, copy_bytes_per_s and, on a CPU, hashes_per_s.
 
-    `check` is called in between and may raise. The launches are those of one entry and of one token. chain_step_s is one hash that waits for the one before it. hashes_per_s counts chain hashes that do not
-    wait for each other, on all threads and out of registers.
+    `check` is called in between and may raise. The launches are those of one entry and of one token. chain_step_s is one hash that waits
+    for the one before it. hashes_per_s counts chain hashes that do not wait for each other, on all threads and out of registers.
     """
     limits = _launches_s(backend, device, seed)
     check()

@@ -100,6 +100,7 @@ def is_scattered(slots, begin, end):
 
 @compiled
 def prefetch_records(buffer, stride, slots, begin, end):
+    """Start loading the records of slots[begin:end], unless the slots follow each other."""
     if is_scattered(slots, begin, end):
         for index in range(_U64(begin), _U64(end)):
             prefetch(buffer + slots[index] * stride)
