@@ -279,21 +279,21 @@ def _window_cleared(scene: Scene) -> list[FaultOp]:
     return [] if cell is None else [_op(scene, Hook.BEFORE_PLAN, OpKind.SET_MAPPING, slot=cell.slot, by=0)]
 
 
-def _cells(count: int, *kinds: tuple[OpKind, dict[str, Any]]) -> Planner:
-    """The same operations on a run of neighbouring slots."""
+def _cells(count: int, *kinds: tuple[OpKind, dict[str, Any]], reloaded: bool = False) -> Planner:
+    """The same operations on a run of neighbouring slots; reloaded: on such as came back from the host for this forward."""
 
     def plan(scene: Scene) -> list[FaultOp]:
-        cells = scene.run_of_cells(count)
+        cells = scene.reloaded_run(count) if reloaded else scene.run_of_cells(count)
         return [_op(scene, Hook.BEFORE_PLAN, kind, slot=cell.slot, seed=cell.slot, **fields) for cell in cells for kind, fields in kinds]
 
     return plan
 
 
-def _foreign_records(kind: OpKind) -> Planner:
+def _foreign_records(kind: OpKind, *, reloaded: bool = False) -> Planner:
     """A run of slots holds the neighbouring records of another request."""
 
     def plan(scene: Scene) -> list[FaultOp]:
-        cells = scene.run_of_cells(3)
+        cells = scene.reloaded_run(3) if reloaded else scene.run_of_cells(3)
         return [_op(scene, Hook.BEFORE_PLAN, kind, slot=cell.slot, **_foreign(scene, cell)) for cell in cells]
 
     return plan
@@ -325,7 +325,7 @@ def _stuck(scene: Scene) -> list[FaultOp]:
 
 def _early_read(scene: Scene) -> list[FaultOp]:
     """The bytes are right again before TAIL looks."""
-    cells = scene.run_of_cells(3)
+    cells = scene.reloaded_run(3)
     late = [_op(scene, Hook.BEFORE_PLAN, OpKind.WRITE_BYTES, slot=cell.slot, seed=cell.slot) for cell in cells]
     ended = [
         _op(
@@ -397,13 +397,13 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("pd_transfer", "page_missing"): _cells(2, (OpKind.CLEAR_RECORD, {}), (OpKind.WRITE_BYTES, {})),
     ("pd_transfer", "cut_after_k_layers"): _cells(2, (OpKind.CLEAR_RECORD, {"buffers": _TAIL_BUFFERS})),
     ("pd_transfer", "first_token_swapped"): _wrong_token,
-    ("tier_reload", "records_left_behind"): _foreign_records(OpKind.PUT_RECORD),
+    ("tier_reload", "records_left_behind"): _foreign_records(OpKind.PUT_RECORD, reloaded=True),
     ("pd_transfer", "pages_swapped"): _arrived(1, from_other=False),
     ("pd_transfer", "other_request"): _arrived(0, from_other=True),
-    ("tier_reload", "wrong_bytes"): _overwrite(OpKind.WRITE_BYTES),
-    ("tier_reload", "partial_copy"): _cells(3, (OpKind.FLIP_BYTES, {"byte": 32, "count": 32})),
+    ("tier_reload", "wrong_bytes"): _cells(1, (OpKind.WRITE_BYTES, {}), reloaded=True),
+    ("tier_reload", "partial_copy"): _cells(3, (OpKind.FLIP_BYTES, {"byte": 32, "count": 32}), reloaded=True),
     ("tier_reload", "early_read"): _early_read,
-    ("storage_visible_garbage", "half_loaded"): _cells(3, (OpKind.WRITE_BYTES, {})),
+    ("storage_visible_garbage", "half_loaded"): _cells(3, (OpKind.WRITE_BYTES, {}), reloaded=True),
     ("stale_prefix_hit", "node_kept_after_free"): _foreign_records(OpKind.FOREIGN_WRITE),
     ("layout_mismatch", "head_of_row"): _payload(OpKind.PERMUTE_BYTES, byte=0, count=32),
     ("layout_mismatch", "tail_of_row"): _payload(OpKind.PERMUTE_BYTES, byte=16, count=32),

@@ -9,7 +9,8 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.serving.engine import ServingEngine
-from kvcanary.serving.pool import Int64Array
+from kvcanary.serving.events import MoveKind
+from kvcanary.serving.pool import EMPTY, Int64Array
 from kvcanary.serving.step import Step, StepMode
 
 
@@ -87,6 +88,19 @@ class Scene:
             return []
         place = int(self.rng.choice(places))
         first = int(self.rng.integers(1, self.step.prefix_lens[place] - length))
+        return [Cell(self.rid(place), first + i, int(self.cells(place)[first + i])) for i in range(length)]
+
+    def reloaded_run(self, length: int) -> list[Cell]:
+        """So many neighbouring cells that came back from the host for this forward, neither first nor last of their prefix; else empty."""
+        back = np.concatenate([EMPTY, *(move.device_slots for move in self.step.moves if move.kind is MoveKind.RELOAD)])
+        found = []
+        for place in self.prefixes(length + 2) if back.size else ():
+            cells = self.cells(place)
+            inside = np.lib.stride_tricks.sliding_window_view(np.isin(cells[1:-1], back), length).all(axis=1)
+            found += [(place, first) for first in (np.flatnonzero(inside) + 1).tolist()]
+        if not found:
+            return []
+        place, first = found[int(self.rng.integers(len(found)))]
         return [Cell(self.rid(place), first + i, int(self.cells(place)[first + i])) for i in range(length)]
 
     def written(self, *, first_of_request: bool = False) -> Cell | None:

@@ -9,6 +9,8 @@ from kvcanary.serving.options import ServingOptions
 _WINDOW = 16
 _DRAFT_TOKENS = 3
 _DRAFT_CHUNK = 16
+# Kinds that damage KV on its way back from the host or a storage tier.
+RELOAD_KINDS = frozenset({"tier_reload", "storage_visible_garbage"})
 
 
 def stage(options: ServingOptions, kind: str) -> ServingOptions:
@@ -23,9 +25,24 @@ def stage(options: ServingOptions, kind: str) -> ServingOptions:
         # Short chunks, so that prompts have chunk ends to go wrong at.
         chunk = max(1, _DRAFT_CHUNK // options.page_size) * options.page_size
         return replace(drafting, disaggregation_mode="null", draft_pool=True, chunked_prefill_size=chunk)
+    if kind in RELOAD_KINDS and not options.host_slot_count:
+        return _with_host_tier(options)
     if kind == "padding_slot" and options.dp_size == 1:
         return replace(options, dp_size=2)
     if kind == "pd_transfer" and options.disaggregation_mode == "null":
         # The decode side keeps no prefix tree, and so no host tier and no prompt of its own to mix in.
         return replace(options, disaggregation_mode="decode", radix_cache=False, host_slot_count=0, draft_pool=False)
     return options
+
+
+def _with_host_tier(options: ServingOptions) -> ServingOptions:
+    """A host tier as large as the pool was, and so little left on the device that prefixes leave it and come back."""
+    longest = -(-5 * options.max_seq_len_per_req // (4 * options.page_size)) * options.page_size
+    mode = "null" if options.disaggregation_mode == "decode" else options.disaggregation_mode
+    return replace(
+        options,
+        pool_slot_count=min(options.pool_slot_count, longest),
+        host_slot_count=options.pool_slot_count,
+        radix_cache=True,
+        disaggregation_mode=mode,
+    )

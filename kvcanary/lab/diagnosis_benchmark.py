@@ -14,8 +14,9 @@ import numpy as np
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.catalogue import find, reach
 from kvcanary.faults.injectors import Injector
+from kvcanary.faults.stage import RELOAD_KINDS
 from kvcanary.kernels.types import Backend
-from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS, CampaignPlan, Fault, RunKey, serving_options, sweep_due
+from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS, CampaignPlan, Fault, RunKey, canary_config, serving_options, sweep_due
 from kvcanary.lab.executors import CanaryExecutor
 from kvcanary.lab.sglang_log import CanaryPrinter, Deployment, Mode, start_lines
 from kvcanary.serving.engine import ServingEngine
@@ -26,7 +27,7 @@ HOST_TIER = Deployment(name="host tier", host_tier=True)
 MODES: tuple[Mode, ...] = ("log", "raise")
 # SGLang has no strict checks, so nothing would be printed of them.
 SGLANG_CONFIGS: Mapping[str, CanaryConfig] = {name: config for name, config in DEFAULT_CONFIGS.items() if not config.strict}
-_NEEDS_TIER, _NEEDS_DECODE = ("tier_reload", "storage_visible_garbage"), ("pd_transfer",)
+_NEEDS_DECODE = ("pd_transfer",)
 # A decode server keeps no prefix tree.
 _NEEDS_TREE = (("stale_prefix_hit", "node_kept_after_free"), ("payload_bytes", "cached_only"))
 
@@ -55,7 +56,7 @@ def visible_cells(configs: Mapping[str, CanaryConfig] = SGLANG_CONFIGS) -> list[
 def deployments(fault: Fault) -> tuple[Deployment, ...]:
     """Servers on which a fault can happen."""
     kind = fault[0]
-    if kind in _NEEDS_TIER:
+    if kind in RELOAD_KINDS:
         return (HOST_TIER,)
     if kind in _NEEDS_DECODE:
         return (DECODE,)
@@ -75,7 +76,7 @@ def known_logs(seeds: Sequence[int], backend: Backend) -> Iterator[KnownLog]:
 def print_run(plan: CampaignPlan, key: RunKey, backend: Backend) -> KnownLog:
     """Serve the run of a key and print what its canary says."""
     kind, variant, config_name, seed = key
-    config, options = plan.configs[config_name], serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
     draw = np.random.default_rng([seed, ALL_FAULTS.index((kind, variant)), list(plan.configs).index(config_name)])
     places = deployments((kind, variant))
     deployment, mode = places[int(draw.integers(len(places)))], MODES[int(draw.integers(len(MODES)))]

@@ -14,12 +14,14 @@ from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.catalogue import CATALOGUE, find, reach
 from kvcanary.faults.injectors import FaultRecord, Injector
 from kvcanary.faults.memory import Group
-from kvcanary.faults.stage import stage
+from kvcanary.faults.stage import RELOAD_KINDS, stage
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.layout import FailReason, LaunchTag, RealKvHashMode
 from kvcanary.serving.engine import ServingEngine
+from kvcanary.serving.events import MoveKind
 from kvcanary.serving.options import ServingOptions
+from kvcanary.serving.pool import EMPTY
 from tests.serving.conftest import shared_prefixes, small_options
 
 ALL, PARTIAL = RealKvHashMode.ALL, RealKvHashMode.PARTIAL
@@ -38,6 +40,11 @@ START_STEP, STEPS_AFTER = 6, 8
 def options_for(kind: str, variant: str) -> ServingOptions:
     """Without a tree, what is out of reach cannot come into reach by way of a later reader; some kinds need their own mechanism."""
     return stage(small_options(radix_cache=variant == "cached_only"), kind)
+
+
+def config_for(kind: str, name: str) -> CanaryConfig:
+    """As in a campaign: records come back with their KV, so that only the fault speaks."""
+    return replace(CONFIGS[name], records_follow=kind in RELOAD_KINDS)
 
 
 def run(
@@ -72,7 +79,7 @@ def seen(reports: list[StepReport]) -> bool:
 @pytest.mark.parametrize(("kind", "variant"), IN_MEMORY)
 def test_a_fault_is_seen_exactly_where_the_catalogue_says(kind: str, variant: str, config: str) -> None:
     injector = Injector(kind, variant, seed=3, start_step=START_STEP)
-    reports = run(options_for(kind, variant), CONFIGS[config], injector)
+    reports = run(options_for(kind, variant), config_for(kind, config), injector)
     assert injector.record is not None, "no victim was found in the whole run"
     at_step = next(report for report in reports if report.index == injector.record.step)
     assert sum(at_step.changed.values()) > 0
@@ -152,13 +159,30 @@ def test_draft_bugs_are_reported_by_the_draft_runner_alone(variant: str, config:
 @pytest.mark.parametrize(("kind", "variant"), IN_MEMORY[::5])
 def test_a_record_replays_the_same_rows_after_a_trip_through_json(kind: str, variant: str) -> None:
     injector = Injector(kind, variant, seed=9, start_step=START_STEP)
-    options, config = options_for(kind, variant), CanaryConfig(real_data=ALL, sweep_interval=1, verify_token_assert=True)
+    options = options_for(kind, variant)
+    config = replace(config_for(kind, "all-sweep"), verify_token_assert=True)
     first = run(options, config, injector)
     assert injector.record is not None
     stored = FaultRecord.from_dict(json.loads(json.dumps(injector.record.to_dict())))
     assert stored == injector.record
     again = run(options, config, None, replay=stored)
     assert [report.rows.tolist() for report in again] == [report.rows.tolist() for report in first]
+
+
+@pytest.mark.parametrize("kind", sorted(RELOAD_KINDS))
+def test_a_reload_is_damaged_in_the_forward_that_reads_it(kind: str) -> None:
+    options = options_for(kind, "")
+    (variant, *_) = (variant.name for fault in CATALOGUE if fault.kind == kind for variant in fault.variants)
+    injector = Injector(kind, variant, seed=2, start_step=START_STEP)
+    back: set[int] = set()
+    for step in (engine := ServingEngine(options, shared_prefixes(14, 1))).steps():
+        if injector.offer(engine, step):
+            back = {int(slot) for move in step.moves if move.kind is MoveKind.RELOAD for slot in move.device_slots}
+            read = step.req_to_token[step.req_pool_indices[list(step.rids).index(injector.record.rids[0])]] if injector.record else EMPTY
+            break
+    assert injector.record is not None
+    assert set(injector.record.slots) <= back
+    assert set(injector.record.slots) <= set(read.tolist())
 
 
 def test_the_seed_decides_the_victim() -> None:
