@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
 from dataclasses import asdict
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from kvcanary.cli import runs_disk
 from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
 from kvcanary.cli.options import fail, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_bytes, write_text
+from kvcanary.cli.runs_table import Home, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.store.database import Store
@@ -27,14 +26,11 @@ from kvcanary.units import format_bytes, format_count
 
 group = typer.Typer(
     name="runs", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
-    help="Stored runs: list, show, annotate, delete and restore, export, retain. A run is named by its id, a part of it, or latest.",
+    help="Stored runs: list, show, annotate, delete, restore and purge, export, retain. A run is named by its id, a part of it, or latest.",
 )  # fmt: skip
 
-_AGE = re.compile(r"([0-9]{1,6})\s*(min|h|d|w)")
 _DOCUMENT_LIMIT_BYTES = 256 << 20
-_AGE_S = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
-Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
 JsonTarget = Annotated[
     str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
 ]
@@ -92,7 +88,7 @@ def list_runs(
     if not rows:
         console.print("No run fits." if any(value for value in filters.values()) else "No run is stored yet.")
         return
-    console.print(_table(rows))
+    console.print(run_table(rows))
     if count > len(rows):
         console.print(f"{format_count(len(rows))} of {format_count(count)} runs; --limit shows more.")
 
@@ -232,54 +228,8 @@ def import_documents(
             fail(f"{path}: {error.strerror}")
 
 
-@group.command()
-def retain(
-    keep_last: Annotated[int | None, typer.Option(help="Keep this many of the newest runs.")] = None,
-    newer_than: Annotated[str | None, typer.Option(metavar="AGE", help="Keep runs newer than 30min, 12h, 7d, 2w or a date.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and stop.")] = False,
-    home: Home = None,
-) -> None:
-    """Delete runs that no rule keeps; active runs and runs with a note or a label stay. Deleted runs can be restored for a day.
-
-    Examples:
-
-      kvcanary runs retain --keep-last 200 --newer-than 30d --dry-run
-    """
-    try:
-        since = None if newer_than is None else read_age(newer_than)
-        doomed = open_store(os.environ, home).retain(keep_last=keep_last, newer_than=since, dry_run=dry_run)
-    except KvCanaryError as error:
-        fail(str(error))
-    console = wide_console()
-    freed = format_bytes(sum(row.size_bytes for row in doomed))
-    console.print(f"{format_count(len(doomed))} runs {'would be' if dry_run else 'were'} deleted, {freed}.")
-    if doomed:
-        console.print(_table(doomed))
-
-
-@group.command()
-def usage(home: Home = None) -> None:
-    """What the store takes on disk, by kind of run, and what is free."""
-    try:
-        store = open_store(os.environ, home)
-        use = store.disk_use()
-    except KvCanaryError as error:
-        fail(str(error))
-    console = wide_console()
-    console.print(f"store {terminal_text(str(store))}")
-    for name, size in (*use.by_kind.items(), ("deleted, can be restored", use.deleted_bytes), ("database", use.database_bytes)):
-        console.print(f"  {name}: {format_bytes(size)}")
-    console.print(f"  free: {format_bytes(use.free_bytes)}")
-
-
-def read_age(text: str) -> float:
-    """Seconds since the epoch of '7d' ago or of a date in local time; ConfigError shows the accepted forms."""
-    if match := _AGE.fullmatch(text.strip()):
-        return time.time() - int(match[1]) * _AGE_S[match[2]]
-    try:
-        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise ConfigError(f"an age must look like 30min, 12h, 7d, 2w or 2026-01-31, got {text[:40]!r}") from None
+for _command in (runs_disk.retain, runs_disk.purge, runs_disk.usage):
+    group.command()(_command)
 
 
 def _change(names: list[str], home: Path | None, change: Any, done: str, *, deleted: bool = False) -> None:
@@ -296,17 +246,3 @@ def _change(names: list[str], home: Path | None, change: Any, done: str, *, dele
 
 def _row(row: RunRow) -> dict[str, Any]:
     return {**asdict(row), "state": row.state.value, "verdict": row.verdict.value, "labels": [*row.labels]}
-
-
-def _table(rows: list[RunRow]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "made", "verdict", "state", "model", "machine", "labels", "note"):
-        table.add_column(name, overflow="fold" if name == "run" else "ellipsis", no_wrap=name != "run")
-    table.add_column("size", justify="right")
-    for row in rows:
-        made = datetime.fromtimestamp(row.created_s).strftime("%Y-%m-%d %H:%M")
-        words = (row.model, row.machine, ", ".join(row.labels), row.note.replace("\n", " "))
-        table.add_row(
-            row.id, made, row.verdict.value, row.state.value, *(terminal_text(word[:40]) for word in words), format_bytes(row.size_bytes)
-        )
-    return table

@@ -10,19 +10,21 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from kvcanary.errors import StoreError
 from kvcanary.lab.lifecycle import RUN_ID, RUNS_FOLDER, new_folder
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.connection import name_of, open_database, reading, writing
-from kvcanary.store.documents import RunDocument
-from kvcanary.store.files import RunFiles, file_bytes, free_bytes
+from kvcanary.store.disk import DiskUse, measure
+from kvcanary.store.documents import RunDocument, write_run
+from kvcanary.store.files import RunFiles
+from kvcanary.store.retention import beyond, mark_deleted
 from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
 from kvcanary.store.runs import SlotArrays, read_cards, read_slot_arrays
 from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
@@ -36,21 +38,6 @@ _Records = list[RunRecord]
 _Texts = list[str]
 _Points = list[Point]
 _Cards = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskUse:
-    """Bytes: of runs by kind, of deleted runs that can still be restored, of the database file (0 on a server), and free."""
-
-    by_kind: dict[str, int]
-    deleted_bytes: int
-    database_bytes: int
-    free_bytes: int
-
-    @property
-    def runs_bytes(self) -> int:
-        """All runs that are not deleted."""
-        return sum(self.by_kind.values())
 
 
 class Store:
@@ -216,11 +203,18 @@ class Store:
         with self._changing(run_id) as connection:
             connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(deleted_s=None))
 
+    def removable(self, after_s: float = UNDO_S) -> _Rows:
+        """What `purge` would remove now, newest first."""
+        self._sync.run()
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(RUNS).where(*self._in_bin(after_s)).order_by(*order_by("newest"))).mappings().all()
+        return [to_row(row, ()) for row in rows]
+
     def purge(self, after_s: float = UNDO_S) -> _Texts:
         """Remove for good what was deleted here more than after_s seconds ago; returns the ids. Other data folders purge their own."""
-        own = RUNS.c.deleted_s <= time.time() - after_s, RUNS.c.origin == self._sync.origin
+        own = self._in_bin(after_s)
         with reading(self._engine) as connection:
-            old = connection.scalars(select(RUNS.c.id).where(*own)).all()
+            old = connection.scalars(select(RUNS.c.id).where(*own).order_by(RUNS.c.id)).all()
         gone = []
         for run_id in old:
             with writing(self._engine) as connection:
@@ -242,42 +236,16 @@ class Store:
 
         Active runs, and runs with a note or a label, stay. Deletions can be restored until they are purged. StoreError without a rule.
         """
-        if keep_last is None and newer_than is None:
-            raise StoreError("retention needs a rule: keep_last (a number of runs) or newer_than (a time); without one nothing is deleted")
-        if keep_last is not None and keep_last < 0:
-            raise StoreError(f"keep_last must be 0 or more, got {keep_last}")
+        which = beyond(keep_last, newer_than)
         self._sync.run()
-        kept = select(RUNS.c.id).where(RUNS.c.deleted_s.is_(None)).order_by(*order_by("newest")).limit(keep_last or 0)
-        plain = [
-            RUNS.c.deleted_s.is_(None),
-            RUNS.c.id.not_in(select(kept.subquery().c.id)),
-            RUNS.c.state.not_in([state.value for state in RunState if state.active]),
-            RUNS.c.note == "",
-            RUNS.c.id.not_in(select(LABELS.c.run_id)),
-        ]
-        if newer_than is not None:
-            plain.append(RUNS.c.created_s < newer_than)
         with writing(self._engine) as connection:
-            doomed = select(RUNS) if dry_run else update(RUNS).values(deleted_s=time.time()).returning(*RUNS.c)
-            rows = connection.execute(doomed.where(*plain)).mappings().all()
+            rows = connection.execute(select(RUNS).where(*which)).mappings().all() if dry_run else mark_deleted(connection, which)
         return sorted((to_row(row, ()) for row in rows), key=lambda row: row.created_s, reverse=True)
 
     def disk_use(self) -> DiskUse:
         """What the store takes and what is free."""
         self._sync.run()
-        url = self._engine.url
-        database = str(url.database) if url.get_backend_name() == "sqlite" else None
-        with reading(self._engine) as connection:
-            sizes = select(RUNS.c.kind, RUNS.c.deleted_s.is_(None), func.sum(RUNS.c.size_bytes)).group_by(
-                RUNS.c.kind, RUNS.c.deleted_s.is_(None)
-            )
-            found = connection.execute(sizes).all()
-        return DiskUse(
-            by_kind={kind: int(size) for kind, alive, size in found if alive},
-            deleted_bytes=sum(int(size) for _, alive, size in found if not alive),
-            database_bytes=0 if database is None else file_bytes(database) + file_bytes(f"{database}-wal"),
-            free_bytes=free_bytes(self.root),
-        )
+        return measure(self._engine, self.root)
 
     def save_plan(self, settings: dict[str, Any], *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
         """Keep a plan as a run and return its id. settings: flat; document: what `kvcanary plan --json` writes."""
@@ -301,19 +269,7 @@ class Store:
         with reading(self._engine) as connection:
             if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == record.id)) is not None:
                 raise StoreError(f"run {record.id} is in the store already")
-        folder = RunFolder(self.root / RUNS_FOLDER / record.id)
-        try:
-            folder.path.mkdir(parents=True)
-            for point in document.points:
-                folder.append_point(point)
-            if document.cards:
-                folder.write_cards([*document.cards])
-            if document.result is not None:
-                folder.write_result(document.result)
-            # Last: a folder with a record is a run.
-            folder.write_record(record)
-        except OSError as error:
-            raise StoreError(f"run {record.id} cannot be stored under {folder.path.parent}: {error.strerror}") from error
+        write_run(RunFolder(self.root / RUNS_FOLDER / record.id), document)
         self.set_note(record.id, document.note)
         for label in document.labels:
             self.add_label(record.id, label)
@@ -342,6 +298,9 @@ class Store:
             if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == _checked(run_id))) is None:
                 raise self._missing(run_id)
             yield connection
+
+    def _in_bin(self, after_s: float) -> tuple[ColumnElement[bool], ...]:
+        return RUNS.c.deleted_s <= time.time() - after_s, RUNS.c.origin == self._sync.origin
 
     def _missing(self, run_id: str) -> StoreError:
         return StoreError(self._sync.problems.get(run_id) or f"no run {run_id[:60]!r} in store {self}")

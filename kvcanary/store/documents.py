@@ -1,4 +1,4 @@
-"""Exported runs, read back: the reader of every version of the document that `Store.document` has written."""
+"""Exported runs, read back and taken in: the reader of every version of the document that `Store.document` has written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kvcanary.errors import StoreError
 from kvcanary.lab.cards import check_cards
 from kvcanary.lab.points import Point
-from kvcanary.lab.records import RunRecord
+from kvcanary.lab.records import RunFolder, RunRecord
 
 # What a document holds beside the record; version 1 had points and cards only.
 _BESIDE = ("points", "cards", "note", "labels", "result")
@@ -61,3 +61,19 @@ def parse_document(text: str) -> RunDocument:
     if not isinstance(document, dict):
         raise StoreError(f"not a run: a document is an object, got {type(document).__name__}")
     return read_document(document)
+
+
+def write_run(folder: RunFolder, document: RunDocument) -> None:
+    """Make the folder of a run that does not exist yet. StoreError where it cannot be stored."""
+    try:
+        folder.path.mkdir(parents=True)
+        for point in document.points:
+            folder.append_point(point)
+        if document.cards:
+            folder.write_cards([*document.cards])
+        if document.result is not None:
+            folder.write_result(document.result)
+        # Last: a folder with a record is a run.
+        folder.write_record(document.record)
+    except OSError as error:
+        raise StoreError(f"run {folder.path.name} cannot be stored under {folder.path.parent}: {error.strerror}") from error

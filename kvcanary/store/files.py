@@ -7,7 +7,6 @@ import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
@@ -99,18 +98,5 @@ class RunFiles:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def free_bytes(root: Path) -> int:
-    """Free space where the data folder lies."""
-    return shutil.disk_usage(root).free
-
-
 def _is_name(run_id: str) -> bool:
     return 0 < len(run_id) <= _NAME_LIMIT and not run_id.startswith(".") and not set(run_id) & set("/\\\0")
-
-
-def file_bytes(path: str | Any) -> int:
-    """Size of a file, 0 when there is none."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kvcanary.cli import app
-from kvcanary.cli.runs import read_age
+from kvcanary.cli.runs_table import read_age
 from kvcanary.errors import ConfigError
 from kvcanary.lab.records import Verdict
 from tests.stored_runs import points, store_run
@@ -131,10 +132,46 @@ def test_retention_deletes_nothing_unasked_and_what_it_says(tmp_path: Path) -> N
     result = invoke(tmp_path, "retain")
     assert (result.exit_code, "without one nothing is deleted" in result.output) == (2, True)
     dry = invoke(tmp_path, "retain", "--keep-last", "2", "--dry-run")
-    assert dry.output.startswith("2 runs would be deleted")
+    assert re.match(r"2 runs \([0-9.]+ KiB\) would be deleted\.\n", dry.output)
     assert len(listed(tmp_path)) == 5
-    assert invoke(tmp_path, "retain", "--keep-last", "2").output.startswith("2 runs were deleted")
+    assert re.match(r"2 runs \(.*\) were deleted\.\n", invoke(tmp_path, "retain", "--keep-last", "2").output)
     assert listed(tmp_path) == [runs[4], runs[3], runs[0]]
+
+
+def test_purge_removes_what_was_deleted_and_only_when_told(tmp_path: Path) -> None:
+    kept, gone = store_run(tmp_path, 1), store_run(tmp_path, 2, measured=points())
+    assert invoke(tmp_path, "purge").output == "0 runs (0 B) were removed for good.\n"
+    invoke(tmp_path, "delete", gone)
+    asked = invoke(tmp_path, "purge")
+    assert asked.exit_code == 2
+    assert "would be removed for good, so nothing was done; --yes removes them, --dry-run lists them" in asked.output
+    dry = invoke(tmp_path, "purge", "--dry-run", "--yes")
+    assert (dry.exit_code, dry.output.startswith("1 run ("), gone in dry.output) == (0, True, True)
+    assert invoke(tmp_path, "purge", "--older-than", "1h", "--yes").output.startswith("0 runs")
+    assert listed(tmp_path, "--deleted") == [gone]
+    done = invoke(tmp_path, "purge", "--yes")
+    assert (done.exit_code, gone in done.output) == (0, True)
+    assert (listed(tmp_path, "--deleted"), listed(tmp_path)) == ([], [kept])
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [kept]
+
+
+def test_purge_says_what_could_not_be_removed_and_what_lies_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCANARY_DATABASE_URL", f"sqlite:///{tmp_path / 'shared.sqlite3'}")
+    here, there = store_run(tmp_path / "here", 1), store_run(tmp_path / "there", 2)
+    invoke(tmp_path / "here", "delete", here)
+    invoke(tmp_path / "there", "delete", there)
+
+    def full(_path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", full)
+        result = invoke(tmp_path / "here", "purge", "--yes")
+    assert result.exit_code == 3
+    assert "0 runs (0 B) were removed for good." in result.output
+    assert "1 more were deleted in other data folders" in result.output
+    assert f"run {here} cannot be deleted" in result.output
+    assert listed(tmp_path / "here", "--deleted") == [there, here]
 
 
 def test_usage_names_the_kinds(tmp_path: Path) -> None:

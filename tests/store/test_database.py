@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from sqlalchemy import update
 
 from kvcanary.errors import StoreError
 from kvcanary.lab import leases, lifecycle
 from kvcanary.lab.records import Point, RunState, Verdict
 from kvcanary.lab.tables import write_slots
+from kvcanary.store import connection
 from kvcanary.store import files as files_module
 from kvcanary.store.database import Store
+from kvcanary.store.schema import RUNS
 from tests.store.conftest import OpenStore
 from tests.store.making import card, point, run_folder
 
@@ -211,6 +215,26 @@ def test_retention_deletes_what_no_rule_keeps_and_says_so_first(open_store: Open
     assert ids(store) == [8, 7, 6, 2, 1]
     store.restore(names[3])
     assert ids(store) == [8, 7, 6, 3, 2, 1]
+
+
+def test_retention_and_a_writer_of_the_same_runs_do_not_wait_for_each_other(open_store: OpenStore, tmp_path: Path) -> None:
+    """By age and by place in the file the runs stand the other way round than by id, by which a writer goes."""
+    later, earlier = run_folder(tmp_path / "home", 2, created_s=1.0).path.name, run_folder(tmp_path / "home", 1, created_s=2.0)
+    moved = earlier.path.rename(tmp_path / "not yet")
+    store = open_store()
+    moved.rename(earlier.path)
+    assert ids(store) == [1, 2]
+    deleted: list[str] = []
+    retention = threading.Thread(target=lambda: deleted.extend(row.id for row in store.retain(keep_last=0)))
+    with connection.writing(store._engine) as writer:
+        writer.execute(update(RUNS).where(RUNS.c.id == earlier.path.name).values(points=7))
+        retention.start()
+        retention.join(1.0)
+        assert retention.is_alive()
+        writer.execute(update(RUNS).where(RUNS.c.id == later).values(points=8))
+    retention.join(30.0)
+    assert deleted == [earlier.path.name, later]
+    assert [row.points for row in store.list(deleted=True)] == [7, 8]
 
 
 def test_disk_use_counts_files_of_runs_by_kind(open_store: OpenStore, tmp_path: Path) -> None:
