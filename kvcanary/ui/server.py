@@ -25,7 +25,7 @@ from streamlit import net_util, runtime
 from kvcanary.errors import KvCanaryError
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
-from kvcanary.ui import access
+from kvcanary.ui import access, warmup
 
 METRICS_TOKEN = "KVCANARY_METRICS_TOKEN"
 # A list longer than this is counted, but its durations are of the newest runs alone.
@@ -125,7 +125,7 @@ def on_error(error: Exception) -> bool:
 
 @asynccontextmanager
 async def lifespan(_app: Any) -> AsyncIterator[None]:
-    """Says plainly what the server's address means for who can come in."""
+    """Says plainly what the server's address means for who can come in, and starts the warm-up."""
     # Streamlit would ask a host on the internet for this machine's address when a page of another origin knocks. Nothing here calls home.
     net_util._external_ip = ""
     address = st.get_option("server.address")
@@ -136,6 +136,7 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
             "Set KVCANARY_OIDC_ISSUER (see SECURITY.md), or put it behind something that asks who is there.",
             where,
         )
+    warmup.start()
     yield
 
 
