@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import OTHER_PART, PART_COLORS, SERIES, STATUS_LOOKS, ThemeName, faint, ink, pick, style
+from kvcanary.charts.theme import OTHER_PART, PART_COLORS, SERIES, STATUS_LOOKS, ThemeName, faint, ink, layout, pick
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan
 from kvcanary.config.overflow import OverflowForecast, PrefixGroup, verify_rows
 from kvcanary.config.solve import Frontier
@@ -20,34 +22,34 @@ def memory_bar(plan: MemoryPlan, theme: ThemeName) -> go.Figure:
     The second bar is there because the canary is rarely more than a few percent and would be a hairline in the first. Names and sizes
     stand in `memory_key`, which a narrow screen can wrap.
     """
-    figure = go.Figure()
-    for name, size in _whole_parts(plan):
-        figure.add_trace(_segment(name, size, _WHOLE, size / GIB, "x", theme))
     canary = _by_part(plan, canary=True)
-    for name, size in canary:
-        figure.add_trace(_segment(name, size, _CANARY, size / MIB, "x2", theme))
-    style(figure, theme, height=168 if canary else 96)
-    for value, dash in ((plan.static_limit_bytes, "dot"), (plan.budget_bytes, "solid")):
-        if value is not None:
-            figure.add_shape(
-                type="line", x0=value / GIB, x1=value / GIB, y0=-0.6, y1=0.6, xref="x", yref="y",
-                line={"color": ink(theme), "width": 2, "dash": dash},
-            )  # fmt: skip
-    axis = {"domain": [0, 1], "rangemode": "tozero", "gridcolor": faint(theme), "zeroline": False, "nticks": 7}
-    figure.update_layout(
-        barmode="stack",
-        bargap=0.25,
-        showlegend=False,
-        margin={"t": 6, "b": 4, "l": 4, "r": 14},
-        xaxis={**axis, "anchor": "y", "ticksuffix": " GiB", "showticksuffix": "last"},
-        yaxis={"domain": [0.68, 1] if canary else [0.2, 1], "anchor": "x"},
-    )
+    bars = [_segment(name, size, _WHOLE, size / GIB, "x", theme) for name, size in _whole_parts(plan)]
+    bars += [_segment(name, size, _CANARY, size / MIB, "x2", theme) for name, size in canary]
+    marks = [
+        {
+            "type": "line", "x0": value / GIB, "x1": value / GIB, "y0": -0.6, "y1": 0.6, "xref": "x", "yref": "y",
+            "line": {"color": ink(theme), "width": 2, "dash": dash},
+        }
+        for value, dash in ((plan.static_limit_bytes, "dot"), (plan.budget_bytes, "solid"))
+        if value is not None
+    ]  # fmt: skip
+    look = layout(theme, height=168 if canary else 96)
+    axis = {"domain": [0, 1], "rangemode": "tozero", "gridcolor": faint(theme), "zeroline": False, "nticks": 7, "showticksuffix": "last"}
+    look |= {
+        "barmode": "stack",
+        "bargap": 0.25,
+        "showlegend": False,
+        "margin": {"t": 6, "b": 4, "l": 4, "r": 14},
+        "shapes": marks,
+        "xaxis": {**look["xaxis"], **axis, "anchor": "y", "ticksuffix": " GiB"},
+        "yaxis": {**look["yaxis"], "domain": [0.68, 1] if canary else [0.2, 1], "anchor": "x"},
+    }
     if canary:
-        figure.update_layout(
-            xaxis2={**axis, "anchor": "y2", "ticksuffix": " MiB", "showticksuffix": "last"},
-            yaxis2={"domain": [0.12, 0.44], "anchor": "x2", "automargin": True},
-        )
-    return figure
+        look |= {
+            "xaxis2": {**axis, "anchor": "y2", "ticksuffix": " MiB"},
+            "yaxis2": {"domain": [0.12, 0.44], "anchor": "x2", "automargin": True},
+        }
+    return go.Figure(bars, look)
 
 
 def memory_key(plan: MemoryPlan, theme: ThemeName) -> list[tuple[str, str, str]]:
@@ -84,51 +86,53 @@ def _color(name: str, theme: ThemeName) -> str:
     return pick(PART_COLORS.get("canary buffers" if name == "canary" else name, OTHER_PART), theme)
 
 
-def _segment(name: str, size: int, row: str, length: float, axis: str, theme: ThemeName) -> go.Bar:
-    return go.Bar(
-        name=name,
-        x=[length],
-        y=[row],
-        xaxis=axis,
-        yaxis=axis.replace("x", "y"),
-        orientation="h",
-        marker={"color": _color(name, theme), "line": {"color": faint(theme), "width": 1}},
-        hovertemplate=f"{name}: {format_bytes(size)}<extra></extra>",
-    )
+def _segment(name: str, size: int, row: str, length: float, axis: str, theme: ThemeName) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": name,
+        "x": [length],
+        "y": [row],
+        "xaxis": axis,
+        "yaxis": axis.replace("x", "y"),
+        "orientation": "h",
+        "marker": {"color": _color(name, theme), "line": {"color": faint(theme), "width": 1}},
+        "hovertemplate": f"{name}: {format_bytes(size)}<extra></extra>",
+    }
 
 
 def frontier_chart(frontier: Frontier, theme: ThemeName) -> go.Figure:
     """Longest context against concurrency at fixed memory, log-log, with the settings' own point."""
     points = [point for point in frontier.points if point.context > 0]
-    line = pick(SERIES["verify"], theme)
-    figure = go.Figure(
-        go.Scatter(
-            x=[point.concurrency for point in points],
-            y=[point.context for point in points],
-            customdata=[(point.pool_slots, point.limit) for point in points],
-            mode="lines+markers",
-            name="longest context",
-            line={"color": line, "width": 2},
-            hovertemplate="%{x} requests x %{y} tokens<br>%{customdata[0]} slots, limited by %{customdata[1]}<extra></extra>",
-        )
-    )
-    mark = STATUS_LOOKS[SlotStatus.CLEAN if frontier.current_fits else SlotStatus.CORRUPTED].color(theme)
-    name = "your settings, all rows full (fit)" if frontier.current_fits else "your settings, all rows full (do not fit)"
-    symbol = "circle" if frontier.current_fits else "x"
-    figure.add_trace(
-        go.Scatter(
-            x=[frontier.current.concurrency],
-            y=[frontier.current.context],
-            mode="markers",
-            name=name,
-            marker={"size": 14, "symbol": symbol, "color": mark, "line": {"color": ink(theme), "width": 2}},
-            hovertemplate="%{x} requests x %{y} tokens<extra></extra>",
-        )
-    )
-    style(figure, theme, height=300)
-    figure.update_xaxes(type="log", title="requests at once", dtick=1)
-    figure.update_yaxes(type="log", title="context, tokens", dtick=1)
-    return figure
+    curve = {
+        "type": "scatter",
+        "x": [point.concurrency for point in points],
+        "y": [point.context for point in points],
+        "customdata": [(point.pool_slots, point.limit) for point in points],
+        "mode": "lines+markers",
+        "name": "longest context",
+        "line": {"color": pick(SERIES["verify"], theme), "width": 2},
+        "hovertemplate": "%{x} requests x %{y} tokens<br>%{customdata[0]} slots, limited by %{customdata[1]}<extra></extra>",
+    }
+    fits = frontier.current_fits
+    own = {
+        "type": "scatter",
+        "x": [frontier.current.concurrency],
+        "y": [frontier.current.context],
+        "mode": "markers",
+        "name": "your settings, all rows full (fit)" if fits else "your settings, all rows full (do not fit)",
+        "marker": _mark(fits, theme, size=14),
+        "hovertemplate": "%{x} requests x %{y} tokens<extra></extra>",
+    }
+    look = layout(theme, height=300)
+    look["xaxis"] |= {"type": "log", "title": {"text": "requests at once"}, "dtick": 1}
+    look["yaxis"] |= {"type": "log", "title": {"text": "context, tokens"}, "dtick": 1}
+    return go.Figure([curve, own], look)
+
+
+def _mark(good: bool, theme: ThemeName, *, size: int) -> dict[str, Any]:
+    """The point of the settings themselves: a circle where they fit, a cross where they do not."""
+    color = STATUS_LOOKS[SlotStatus.CLEAN if good else SlotStatus.CORRUPTED].color(theme)
+    return {"size": size, "symbol": "circle" if good else "x", "color": color, "line": {"color": ink(theme), "width": 2}}
 
 
 def frontier_summary(frontier: Frontier) -> str:
@@ -152,29 +156,22 @@ def overflow_chart(forecast: OverflowForecast, group: PrefixGroup, groups: int, 
     crossing = forecast.capacity // per_request + 1 if per_request else most
     end = min(most, 2 * max(crossing, group.requests))
     last = max(end, group.requests, 1)
-    line, limit = pick(SERIES["verify"], theme), STATUS_LOOKS[SlotStatus.CORRUPTED].color(theme)
-    figure = go.Figure(
-        go.Scatter(
-            x=[0, end], y=[0, end * per_request], mode="lines", name="rows to verify", line={"color": line, "width": 2},
-            hovertemplate="%{x} requests: %{y} rows<extra></extra>",
-        )
-    )  # fmt: skip
-    figure.add_trace(
-        go.Scatter(
-            x=[0, last], y=[forecast.capacity, forecast.capacity], mode="lines", name=f"{VERIFY_CAPACITY_FACTOR} x pool slots",
-            line={"color": limit, "width": 2, "dash": "dash"}, hovertemplate="capacity %{y} rows<extra></extra>",
-        )
-    )  # fmt: skip
-    mark = STATUS_LOOKS[SlotStatus.CORRUPTED if forecast.skipped or not forecast.fits else SlotStatus.CLEAN].color(theme)
-    figure.add_trace(
-        go.Scatter(
-            x=[group.requests], y=[forecast.rows], mode="markers", name="this pattern",
-            marker={"size": 13, "symbol": "x" if forecast.skipped or not forecast.fits else "circle", "color": mark,
-                    "line": {"color": ink(theme), "width": 2}},
-            hovertemplate="%{x} requests: %{y} rows<extra></extra>",
-        )
-    )  # fmt: skip
-    style(figure, theme, height=260)
-    figure.update_xaxes(title="requests per group" + ("; the line ends where no more fit" if end == most else ""), rangemode="tozero")
-    figure.update_yaxes(title="rows of one forward", rangemode="tozero")
-    return figure
+    rows = {
+        "type": "scatter", "x": [0, end], "y": [0, end * per_request], "mode": "lines", "name": "rows to verify",
+        "line": {"color": pick(SERIES["verify"], theme), "width": 2}, "hovertemplate": "%{x} requests: %{y} rows<extra></extra>",
+    }  # fmt: skip
+    limit = {
+        "type": "scatter", "x": [0, last], "y": [forecast.capacity, forecast.capacity], "mode": "lines",
+        "name": f"{VERIFY_CAPACITY_FACTOR} x pool slots", "hovertemplate": "capacity %{y} rows<extra></extra>",
+        "line": {"color": STATUS_LOOKS[SlotStatus.CORRUPTED].color(theme), "width": 2, "dash": "dash"},
+    }  # fmt: skip
+    own = {
+        "type": "scatter", "x": [group.requests], "y": [forecast.rows], "mode": "markers", "name": "this pattern",
+        "marker": _mark(forecast.fits and not forecast.skipped, theme, size=13),
+        "hovertemplate": "%{x} requests: %{y} rows<extra></extra>",
+    }  # fmt: skip
+    look = layout(theme, height=260)
+    title = "requests per group" + ("; the line ends where no more fit" if end == most else "")
+    look["xaxis"] |= {"title": {"text": title}, "rangemode": "tozero"}
+    look["yaxis"] |= {"title": {"text": "rows of one forward"}, "rangemode": "tozero"}
+    return go.Figure([rows, limit, own], look)

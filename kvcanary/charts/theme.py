@@ -7,7 +7,7 @@ also has a letter, so that no chart or table depends on colour alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 
@@ -78,18 +78,34 @@ def faint(theme: ThemeName) -> str:
     return "#d5d9e0" if theme == "light" else "#3a414d"
 
 
+def layout(theme: ThemeName, *, height: int) -> dict[str, Any]:
+    """Margins, fonts, grid and a legend above the plot, with both axes; the ground stays the page's own.
+
+    For a figure that is built in one go, go.Figure(traces, layout): each update of one that stands costs Plotly milliseconds.
+    """
+    return {**_frame(theme, height), "xaxis": _axis(theme), "yaxis": _axis(theme)}
+
+
 def style(figure: go.Figure, theme: ThemeName, *, height: int) -> go.Figure:
-    """Apply margins, fonts, grid and a legend above the plot; the ground stays the page's own."""
-    figure.update_layout(
-        height=height,
-        margin={"l": 8, "r": 8, "t": 36, "b": 8},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"size": 13, "color": ink(theme)},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        hoverlabel={"align": "left"},
-        dragmode=False,
-    )
-    figure.update_xaxes(gridcolor=faint(theme), zeroline=False, automargin=True)
-    figure.update_yaxes(gridcolor=faint(theme), zeroline=False, automargin=True)
+    """Apply `layout` to a figure that stands, whatever axes it has."""
+    figure.update_layout(_frame(theme, height))
+    figure.update_xaxes(_axis(theme))
+    figure.update_yaxes(_axis(theme))
     return figure
+
+
+def _frame(theme: ThemeName, height: int) -> dict[str, Any]:
+    return {
+        "height": height,
+        "margin": {"l": 8, "r": 8, "t": 36, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 13, "color": ink(theme)},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        "hoverlabel": {"align": "left"},
+        "dragmode": False,
+    }
+
+
+def _axis(theme: ThemeName) -> dict[str, Any]:
+    return {"gridcolor": faint(theme), "zeroline": False, "automargin": True}
