@@ -19,6 +19,8 @@ from kvcanary.lab.workloads import PRESETS, Preset, Workload
 from kvcanary.layout import LaunchTag, RealKvHashMode
 
 _MAX_REPEATS = 10_000
+# Short calls take turns with their bound in groups, so that the caches of one are not always those that the other left behind.
+_TURN, _LONG_S = 8, 0.01
 
 
 class KvPool:
@@ -75,8 +77,7 @@ def _stamp(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix: 
     inputs, launch = scene.stamp_inputs(prefix, extend), scene.launch(LaunchTag.TAIL_K_FULL)
     tokens = scene.shape.requests * extend
     moved = bounds.stamp_bytes(scene, tokens)
-    timing, first = clock.time(lambda: backend.stamp(launch, plan, inputs), tokens, moved)
-    bound, _ = clock.time(bounds.stamp_bound(scene, inputs), tokens, moved)
+    timing, bound, first = clock.time_beside(lambda: backend.stamp(launch, plan, inputs), bounds.stamp_bound(scene, inputs), tokens, moved)
     replayed = clock.time_replayed(backend, lambda: backend.stamp(launch, plan, inputs), tokens, moved)
     return replace(point, stamp=timing, stamp_bound=bound, stamp_graph=replayed, warm_up_s=point.warm_up_s + first)
 
@@ -85,8 +86,9 @@ def _verify(point: Point, clock: _Clock, scene: Scene, backend: Backend, prefix:
     plan, _ = scene.plan(backend, prefix, 0)
     launch, entries = scene.launch(tag), scene.shape.requests * prefix
     moved = bounds.verify_bytes(scene, entries)
-    timing, first = clock.time(lambda: backend.verify(launch, plan), entries, moved)
-    bound, _ = clock.time(bounds.verify_bound(scene, plan, entries), entries, moved)
+    timing, bound, first = clock.time_beside(
+        lambda: backend.verify(launch, plan), bounds.verify_bound(scene, plan, entries), entries, moved
+    )
     replayed = clock.time_replayed(backend, lambda: backend.verify(launch, plan), entries, moved)
     return replace(point, verify=timing, verify_bound=bound, verify_graph=replayed, warm_up_s=point.warm_up_s + first)
 
@@ -119,15 +121,27 @@ class _Clock:
 
     def time(self, call: Callable[[], Any], items: int, moved: int) -> tuple[Timing, float]:
         """Quantiles over the repeats, and the seconds of the first call."""
-        first = self._once(call)
-        times: list[float] = []
-        spent = 0.0
-        while len(times) < self._preset.min_repeats or (spent < self._preset.seconds and len(times) < _MAX_REPEATS):
-            times.append(self._once(call))
-            spent += times[-1]
-            if len(times) % 16 == 0 or times[-1] > 0.05:
-                self._check()
+        first, (times,) = self._in_turns(call)
         return Timing.of(times, items=items, bytes_moved=moved), first
+
+    def time_beside(self, call: Callable[[], Any], bound: Callable[[], Any], items: int, moved: int) -> tuple[Timing, Timing, float]:
+        """The same of a call and of its bound, in turns: what else happens on the machine has to meet both alike."""
+        first, both = self._in_turns(call, bound)
+        timing, beside = (Timing.of(times, items=items, bytes_moved=moved) for times in both)
+        return timing, beside, first
+
+    def _in_turns(self, *calls: Callable[[], Any]) -> tuple[float, list[list[float]]]:
+        """Seconds of the very first call, and those of the repeats of each."""
+        firsts = [self._once(call) for call in calls]
+        times: list[list[float]] = [[] for _ in calls]
+        turn = 1 if max(firsts) > _LONG_S else min(_TURN, self._preset.min_repeats)
+        spent = 0.0
+        while len(times[0]) < self._preset.min_repeats or (spent < len(calls) * self._preset.seconds and len(times[0]) < _MAX_REPEATS):
+            for call, found in zip(calls, times, strict=True):
+                found.extend(self._once(call) for _ in range(turn))
+                spent += sum(found[-turn:])
+            self._check()
+        return firsts[0], times
 
     def time_replayed(self, backend: Backend, launch: Callable[[], Any], items: int, moved: int) -> Timing | None:
         """The same launch replayed from a CUDA graph, as a server runs it; None where the backend is not made for capture."""

@@ -11,7 +11,7 @@ import torch
 from kvcanary.kernels.backends import get_backend
 from kvcanary.kernels.numba_cpu import NumbaBackend
 from kvcanary.kernels.types import Launch, VerifyPlan
-from kvcanary.lab import benchmark, bounds, workloads
+from kvcanary.lab import benchmark, bounds, measure, workloads
 from kvcanary.lab.measure import KvPool, measure_point
 from kvcanary.lab.records import SAMPLE_LIMIT, BenchmarkSpec, Point, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.scene import Scene
@@ -154,3 +154,14 @@ def test_a_point_of_version_1_has_no_samples() -> None:
     point = Point.from_dict({"workload": "decode", "layout": "contiguous", "hash_mode": "none", "batch": 4, "prefix": 60, "stamp": old})
     assert point.stamp == Timing(**old)
     assert point.stamp.samples_s == ()
+
+
+def test_a_call_and_its_bound_take_turns() -> None:
+    order: list[str] = []
+    preset = Preset(name="tiny", batches=2, min_repeats=4, seconds=1e-5, prefix=16, layouts=("contiguous",), every_hash_mode=False)
+    clock = measure._Clock("cpu", preset, lambda: None)
+    timing, bound, _ = clock.time_beside(lambda: order.append("call"), lambda: order.append("bound"), items=8, moved=64)
+    runs = [name for index, name in enumerate(order[2:]) if index == 0 or order[1 + index] != name]
+    assert runs[:4] == ["call", "bound", "call", "bound"]
+    assert timing.repeats == bound.repeats == order.count("call") - 1 == order.count("bound") - 1
+    assert (timing.items, bound.bytes_moved) == (8, 64)
