@@ -513,6 +513,13 @@ CATALOGUE: tuple[FaultClass, ...] = (
                 (Sighting(_TOKEN, _BOTH, need="token_assert", latency_steps=1),),
                 "the chain follows the token that was written; only the token check knows the right one",
             ),
+            Variant(
+                "chunk_end_after_retraction",
+                "the same in the reply of a request that was sent back: the next token is looked up in the prompt alone",
+                Hook.WRITE,
+                (Sighting(_TOKEN, _BOTH, need="token_assert", latency_steps=1),),
+                "the chain follows the token that was written; only the token check knows the right one",
+            ),
         ),
         ("sgl-project/sglang#25015", "sgl-project/sglang#26329", "sgl-project/sglang#28254"),
     ),

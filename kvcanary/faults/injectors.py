@@ -214,13 +214,16 @@ def _draft_position(scene: Scene) -> list[FaultOp]:
     return [_op(scene, Hook.WRITE, OpKind.SHIFT_POSITION, group=Group.DRAFT, rid=token.rid, position=token.position, by=1)]
 
 
-def _draft_chunk_end(scene: Scene) -> list[FaultOp]:
-    end = scene.chunk_end()
-    if end is None:
-        return []
-    vocab = scene.engine.options.vocab_size
-    wrong = (scene.token_of(end.rid, end.position + 1) + 1 + int(scene.rng.integers(vocab - 1))) % vocab
-    return [_op(scene, Hook.WRITE, OpKind.SWAP_TOKEN, group=Group.DRAFT, rid=end.rid, position=end.position, token=wrong)]
+def _draft_chunk_end(*, in_output: bool) -> Planner:
+    def plan(scene: Scene) -> list[FaultOp]:
+        end = scene.chunk_end(in_output=in_output)
+        if end is None:
+            return []
+        vocab = scene.engine.options.vocab_size
+        wrong = (scene.token_of(end.rid, end.position + 1) + 1 + int(scene.rng.integers(vocab - 1))) % vocab
+        return [_op(scene, Hook.WRITE, OpKind.SWAP_TOKEN, group=Group.DRAFT, rid=end.rid, position=end.position, token=wrong)]
+
+    return plan
 
 
 def _wrong_token(scene: Scene) -> list[FaultOp]:
@@ -420,7 +423,8 @@ _PLANNERS: dict[tuple[str, str], Planner] = {
     ("payload_bytes", "bad_before_hash"): _flip_written(Hook.MODEL_FORWARD),
     ("token_swap", "sampler_exit"): _swap_tokens,
     ("draft_pool", "position_ahead"): _draft_position,
-    ("draft_pool", "chunk_end_token"): _draft_chunk_end,
+    ("draft_pool", "chunk_end_token"): _draft_chunk_end(in_output=False),
+    ("draft_pool", "chunk_end_after_retraction"): _draft_chunk_end(in_output=True),
     ("canary_memory", "head_record"): _payload(OpKind.FLIP_RECORD, byte=_PREV_HASH_BYTE, buffers=("k_head",)),
     ("canary_memory", "tail_record"): _payload(OpKind.FLIP_RECORD, byte=_PREV_HASH_BYTE, buffers=("k_tail",)),
 }

@@ -70,16 +70,25 @@ class Scene:
         position = int(self.step.prefix_lens[place]) - 1
         return Cell(self.rid(place), position, int(self.cells(place)[position]))
 
-    def chunk_end(self) -> Cell | None:
-        """The last token of a prompt chunk behind which more of the prompt comes."""
+    def chunk_end(self, *, in_output: bool = False) -> Cell | None:
+        """The last token of a chunk behind which more of the prompt comes; in_output: more of what a request said until it was sent back."""
         step = self.step
         ends = step.prefix_lens + step.extend_seq_lens
-        places = [place for place in self._places if step.mode is StepMode.EXTEND and ends[place] < step.expected_valid_lens[place]]
+        places = [
+            place
+            for place in self._places
+            if step.mode is StepMode.EXTEND
+            and ends[place] < step.expected_valid_lens[place]
+            and (ends[place] >= self._input_len(place)) == in_output
+        ]
         if not places:
             return None
         place = int(self.rng.choice(places))
         position = int(ends[place]) - 1
         return Cell(self.rid(place), position, int(self.cells(place, with_written=True)[position]))
+
+    def _input_len(self, place: int) -> int:
+        return self.engine.scheduler.by_row[int(self.step.req_pool_indices[place])].input_len
 
     def run_of_cells(self, length: int) -> list[Cell]:
         """So many neighbouring cells of one prefix, none of them its last; empty when no prefix is long enough."""

@@ -8,13 +8,13 @@ from kvcanary.serving.options import ServingOptions
 
 _WINDOW = 16
 _DRAFT_TOKENS = 3
-_DRAFT_CHUNK = 16
+_DRAFT_CHUNK, _RETRACTED_CHUNK = 16, 8
 # Kinds that damage KV on its way back from the host or a storage tier.
 RELOAD_KINDS = frozenset({"tier_reload", "storage_visible_garbage"})
 
 
-def stage(options: ServingOptions, kind: str) -> ServingOptions:
-    """The options with what the kind needs; what they have already stays."""
+def stage(options: ServingOptions, kind: str, variant: str = "") -> ServingOptions:
+    """The options with what the kind needs, and the variant where it needs more; what they have already stays."""
     if kind == "swa_eviction" and options.sliding_window is None:
         return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count)
     if kind in ("spec_rollback", "draft_pool"):
@@ -22,9 +22,11 @@ def stage(options: ServingOptions, kind: str) -> ServingOptions:
         drafting = replace(options, enable_mixed_chunk=False, speculative_num_draft_tokens=drafts)
         if kind == "spec_rollback":
             return drafting
-        # Short chunks, so that prompts have chunk ends to go wrong at.
-        chunk = max(1, _DRAFT_CHUNK // options.page_size) * options.page_size
-        return replace(drafting, disaggregation_mode="null", draft_pool=True, chunked_prefill_size=chunk)
+        # Short chunks, so that prompts have chunk ends to go wrong at; shorter ones for what a request has said until it was sent back.
+        retracted = variant == "chunk_end_after_retraction"
+        chunk = max(1, (_RETRACTED_CHUNK if retracted else _DRAFT_CHUNK) // options.page_size) * options.page_size
+        drafting = replace(drafting, disaggregation_mode="null", draft_pool=True, chunked_prefill_size=chunk)
+        return replace(drafting, pool_slot_count=_tight(options), new_token_ratio=0.0) if retracted else drafting
     if kind in RELOAD_KINDS and not options.host_slot_count:
         return _with_host_tier(options)
     if kind == "padding_slot" and options.dp_size == 1:
@@ -37,12 +39,17 @@ def stage(options: ServingOptions, kind: str) -> ServingOptions:
 
 def _with_host_tier(options: ServingOptions) -> ServingOptions:
     """A host tier as large as the pool was, and so little left on the device that prefixes leave it and come back."""
-    longest = -(-5 * options.max_seq_len_per_req // (4 * options.page_size)) * options.page_size
     mode = "null" if options.disaggregation_mode == "decode" else options.disaggregation_mode
     return replace(
         options,
-        pool_slot_count=min(options.pool_slot_count, longest),
+        pool_slot_count=_tight(options),
         host_slot_count=options.pool_slot_count,
         radix_cache=True,
         disaggregation_mode=mode,
     )
+
+
+def _tight(options: ServingOptions) -> int:
+    """Slots for one longest request and a quarter of another, so that prefixes are evicted and requests sent back."""
+    longest = -(-5 * options.max_seq_len_per_req // (4 * options.page_size)) * options.page_size
+    return min(options.pool_slot_count, longest)

@@ -63,7 +63,7 @@ def run_campaign(plan: CampaignPlan, backend: Backend, done: Collection[RunKey] 
 def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
     """Serve the workload with one fault under one configuration. Equal keys give equal runs but for the seconds."""
     kind, variant, config_name, seed = key
-    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, (kind, variant), seed)
     engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     tally = Tally(options.pool_slot_count + options.page_size)
@@ -98,9 +98,9 @@ def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:
     )
 
 
-def serving_options(plan: CampaignPlan, kind: str, seed: int) -> ServingOptions:
+def serving_options(plan: CampaignPlan, fault: Fault, seed: int) -> ServingOptions:
     """What a run of a fault serves: the plan's pool, with the mechanism that the fault belongs to."""
-    return stage(replace(plan.options, seed=seed), kind)
+    return stage(replace(plan.options, seed=seed), *fault)
 
 
 def canary_config(plan: CampaignPlan, kind: str, name: str) -> CanaryConfig:

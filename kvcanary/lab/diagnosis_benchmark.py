@@ -76,7 +76,7 @@ def known_logs(seeds: Sequence[int], backend: Backend) -> Iterator[KnownLog]:
 def print_run(plan: CampaignPlan, key: RunKey, backend: Backend) -> KnownLog:
     """Serve the run of a key and print what its canary says."""
     kind, variant, config_name, seed = key
-    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, (kind, variant), seed)
     draw = np.random.default_rng([seed, ALL_FAULTS.index((kind, variant)), list(plan.configs).index(config_name)])
     places = deployments((kind, variant))
     deployment, mode = places[int(draw.integers(len(places)))], MODES[int(draw.integers(len(MODES)))]

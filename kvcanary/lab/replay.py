@@ -147,7 +147,7 @@ class Replay:
 def replay(plan: CampaignPlan, key: RunKey, backend: Backend) -> Replay:
     """Serve the run of a key again, as run_one does."""
     kind, variant, config_name, seed = key
-    config, options = canary_config(plan, kind, config_name), serving_options(plan, kind, seed)
+    config, options = canary_config(plan, kind, config_name), serving_options(plan, (kind, variant), seed)
     engine = ServingEngine(options, requests_of(plan, options, seed))
     executor, injector = CanaryExecutor(options, config, backend), Injector(kind, variant, seed=seed, start_step=plan.start_step)
     camera = _Camera(executor)

@@ -19,7 +19,7 @@ from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.executors import CanaryExecutor, StepReport
 from kvcanary.layout import FailReason, LaunchTag, RealKvHashMode
 from kvcanary.serving.engine import ServingEngine
-from kvcanary.serving.events import MoveKind
+from kvcanary.serving.events import EventKind, MoveKind
 from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.pool import EMPTY
 from tests.serving.conftest import shared_prefixes, small_options
@@ -39,7 +39,7 @@ START_STEP, STEPS_AFTER = 6, 8
 
 def options_for(kind: str, variant: str) -> ServingOptions:
     """Without a tree, what is out of reach cannot come into reach by way of a later reader; some kinds need their own mechanism."""
-    return stage(small_options(radix_cache=variant == "cached_only"), kind)
+    return stage(small_options(radix_cache=variant == "cached_only"), kind, variant)
 
 
 def config_for(kind: str, name: str) -> CanaryConfig:
@@ -136,12 +136,16 @@ def test_bytes_after_tail_are_reported_by_the_next_tail() -> None:
         # And verify_token of a chunk end that took the prediction, from nothing but the token check.
         ("chunk_end_token", "asserts", FailReason(0), FailReason.VERIFY_TOKEN),
         ("chunk_end_token", "all-sweep", FailReason(0), FailReason(0)),
+        ("chunk_end_after_retraction", "asserts", FailReason(0), FailReason.VERIFY_TOKEN),
+        ("chunk_end_after_retraction", "all-sweep", FailReason(0), FailReason(0)),
     ],
 )
 def test_draft_bugs_are_reported_by_the_draft_runner_alone(variant: str, config: str, first: FailReason, later: FailReason) -> None:
     injector = Injector("draft_pool", variant, seed=7, start_step=START_STEP)
-    # Prompts come first, in short chunks, so the victim is not read again at once; a roomy pool keeps it from being sent back.
-    options = replace(options_for("draft_pool", variant), pool_slot_count=1200)
+    options = options_for("draft_pool", variant)
+    if variant != "chunk_end_after_retraction":
+        # Prompts come first, in short chunks, so the victim is not read again at once; a roomy pool keeps it from being sent back.
+        options = replace(options, pool_slot_count=1200)
     reports = run(options, CONFIGS[config], injector, steps_after=80)
     assert injector.record is not None
     assert not any(len(report.rows) for report in reports)
@@ -167,6 +171,23 @@ def test_a_record_replays_the_same_rows_after_a_trip_through_json(kind: str, var
     assert stored == injector.record
     again = run(options, config, None, replay=stored)
     assert [report.rows.tolist() for report in again] == [report.rows.tolist() for report in first]
+
+
+@pytest.mark.parametrize(("variant", "in_output"), [("chunk_end_token", False), ("chunk_end_after_retraction", True)])
+def test_a_chunk_end_lies_in_the_prompt_or_in_what_was_said_before_a_retraction(variant: str, in_output: bool) -> None:
+    options, injector = options_for("draft_pool", variant), Injector("draft_pool", variant, seed=4, start_step=START_STEP)
+    retracted: set[int] = set()
+    for step in (engine := ServingEngine(options, shared_prefixes(14, 1))).steps():
+        retracted |= {event.rid for event in step.events if event.kind is EventKind.RETRACT}
+        if injector.offer(engine, step):
+            break
+    assert injector.record is not None
+    (op,) = injector.record.ops
+    request = next(request for request in engine.scheduler.by_row.values() if request.rid == op.rid)
+    assert (op.position + 1 >= request.input_len) == in_output
+    assert op.position + 1 < request.known_len
+    assert op.rid in retracted or not in_output
+    assert op.token != request.token_ids[op.position + 1]
 
 
 @pytest.mark.parametrize("kind", sorted(RELOAD_KINDS))

@@ -31,7 +31,7 @@ def executor_for(options: ServingOptions) -> CanaryExecutor:
 def test_a_leak_is_seen_by_the_sum_over_all_hands_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     options = small_options(radix_cache=False)
     engine = ServingEngine(options, shared_prefixes(12, 1))
-    pool, leaked = engine.memory.pool, []
+    pool, leaked = engine.memory.pool, list[list[int]]()
     release = pool.release_slots
 
     def leaking(slots: Int64Array) -> None:

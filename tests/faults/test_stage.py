@@ -16,15 +16,18 @@ from tests.serving.conftest import MECHANISMS, shared_prefixes, small_options
 KINDS = [fault.kind for fault in CATALOGUE]
 
 
+STAGED = [*((kind, "") for kind in KINDS), ("draft_pool", "chunk_end_after_retraction")]
+
+
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 def test_every_kind_can_be_staged_on_every_mechanism(mechanism: str) -> None:
     options = small_options(**MECHANISMS[mechanism])
-    for kind in KINDS:
-        staged = stage(options, kind)
+    for kind, variant in STAGED:
+        staged = stage(options, kind, variant)
         assert (staged.page_size, staged.seed) == (options.page_size, options.seed)
-        assert staged.pool_slot_count == options.pool_slot_count or kind in RELOAD_KINDS
+        assert staged.pool_slot_count == options.pool_slot_count or variant or kind in RELOAD_KINDS
         # Staged twice is staged once.
-        assert stage(staged, kind) == staged
+        assert stage(staged, kind, variant) == staged
 
 
 @pytest.mark.parametrize(

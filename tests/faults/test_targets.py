@@ -26,7 +26,7 @@ def test_the_target_is_what_the_injector_breaks(kind: str, variant: str) -> None
         assert target(kind, variant) is Target.ELSEWHERE
         return
     plan = CampaignPlan()
-    options = serving_options(plan, kind, 0)
+    options = serving_options(plan, (kind, variant), 0)
     engine = ServingEngine(options, synthetic(plan.mix, options.vocab_size))
     injector = Injector(kind, variant, seed=0, start_step=plan.start_step)
     record = next((found for step in engine.steps() if (found := injector.offer(engine, step))), None)
