@@ -63,6 +63,7 @@ TRUTH: Mapping[Fault, Cause] = {
     ("canary_memory", "tail_record"): Cause.CANARY_OVERWRITTEN,
     ("draft_pool", "position_ahead"): Cause.POSITION_WRONG,
     ("draft_pool", "chunk_end_token"): Cause.TOKEN_WRONG,
+    ("draft_pool", "chunk_end_after_retraction"): Cause.TOKEN_WRONG,
 }
 
 
