@@ -35,7 +35,8 @@ _KEY_START = re.compile("|".join(key for key, _, _ in _GRAMMAR))
 # A whole message as the server writes it, for the fast path: one match instead of seven lines. The body has to repeat the record.
 _BYTES_PREFIX = rb"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<ranks>(?: [A-Z]{2,}\d+)*)\] )"
 FAST_MESSAGE = re.compile(
-    _BYTES_PREFIX + rb"kv_canary violation: launch_tag=(?P<tag>[A-Z0-9_]+) fail_reason=(?P<reason>[a-z_+]+) slot_idx=(?P<slot>-?\d{1,18}) "
+    _BYTES_PREFIX
+    + rb"kv_canary violation: launch_tag=(?P<tag>[A-Z0-9_]+) fail_reason=(?P<reason>[a-z0-9_+]+) slot_idx=(?P<slot>-?\d{1,18}) "
     rb"position=(?P<position>-?\d{1,18}) stored_token=(?P<token>-?\d{1,18}) expected_token=(?P<expected>-?\d{1,18}) "
     rb"stored_chain_hash=0x(?P<hash>[0-9a-f]{16}) expected_aux=0x(?P<aux>[0-9a-f]{16})\r?\n"
     rb"KV cache canary violation detected \(kernel_kind=(?P=tag), slot_idx=(?P=slot), position=(?P=position)\)\r?\n"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from kvcanary.analysis.canary_lines import Footer, Scalar, Values
 from kvcanary.analysis.violations import Stream, ViolationTable, to_datetime
@@ -19,8 +18,8 @@ from kvcanary.layout import VERIFY_CAPACITY_FACTOR
 # Rare lines are kept whole up to this many of a kind; more are counted.
 MAX_EVENTS = 10_000
 MAX_SAMPLES = 20
+Int64 = npt.NDArray[np.int64]
 _MARK_BYTES = 4 << 20
-STATS_COLUMNS = ("step", "protected_tokens", "sweep_passes", "violations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,6 @@ class CanaryLog:
     streams: tuple[StreamReport, ...]
     events: tuple[LogEvent, ...]
     event_counts: Mapping[str, int]
-    stats: pd.DataFrame
     files: tuple[str, ...]
     bytes_read: int
     lines: int
@@ -187,15 +185,6 @@ class StreamState:
         if footer.step is not None:
             now.last_step = max(now.last_step or 0, footer.step)
 
-    def on_messages(self, count: int, *, total: int, overflow: bool, step: int) -> None:
-        """Many whole messages at once: the largest counter, whether any footer says overflow, and the last step."""
-        now = self.now
-        now.listed += count
-        now.counter = max(now.counter or 0, total)
-        now.attached_total = max(now.attached_total or 0, total)
-        now.overflow_seen = bool(now.overflow_seen) or overflow
-        now.last_step = max(now.last_step or 0, step)
-
     def on_stats(self, step: int, protected: int, passes: int, violations: int, active: tuple[int, int] | None) -> None:
         """A stats line."""
         now = self.now
@@ -211,6 +200,26 @@ class StreamState:
         now.protected = max(now.protected or 0, checked)
         now.passes = max(now.passes or 0, swept)
         self.tags_active = active or self.tags_active
+
+    def on_many_stats(self, numbers: Sequence[Int64]) -> None:
+        """Stats lines in order; numbers: step, protected tokens, sweep passes, violations, active tags, tags, each int64 [n]."""
+        if self.now.runners > 1:
+            for step, protected, passes, violations, active, tags in zip(*(values.tolist() for values in numbers), strict=True):
+                self.on_stats(step, protected, passes, violations, (active, tags))
+            return
+        step, protected, passes, violations = (int(values.max()) for values in numbers[:4])
+        self.on_stats(step, protected, passes, violations, (int(numbers[4][-1]), int(numbers[5][-1])))
+
+    def on_many_sweeps(self, passes: Int64, last_steps: Int64) -> None:
+        """Sweep lines in order, each int64 [n]."""
+        now = self.now
+        before = last_steps[:1] if now.last_sweep is None else [now.last_sweep]
+        gaps = np.diff(np.concatenate([before, last_steps]))
+        now.sweep_gap = int(np.gcd.reduce(np.append(now.sweep_gap, gaps[gaps > 0])))
+        now.sweep_lines += len(passes) - 1
+        now.last_sweep = None
+        now.last_step = max(now.last_step or 0, int(last_steps.max()))
+        self.on_sweep(int(passes.max()), int(last_steps[-1]))
 
     def on_sweep(self, passes: int, last_step: int) -> None:
         """A sweep line; the distance of sweeps gives the interval."""
@@ -304,23 +313,12 @@ class LogBuilder:
         self.files: list[str] = []
         self.line_marks: dict[str, list[tuple[int, int]]] = {}
         self.notes: list[str] = []
-        self._stats = {name: array("q") for name in STATS_COLUMNS}
-        self._stats_times, self._stats_streams = array("d"), array("i")
-        self._stream_codes: dict[Stream, int] = {}
 
     def state(self, stream: Stream) -> StreamState:
         """The state of one rank, made on first sight."""
         if stream not in self.states:
             self.states[stream] = StreamState(stream)
         return self.states[stream]
-
-    def add_stats(self, state: StreamState, time: float, stats: tuple[int, int, int, int], active: tuple[int, int] | None) -> None:
-        """A stats line (step, protected tokens, sweep passes, violations), for the rank and for the timeline."""
-        state.on_stats(*stats, active)
-        for name, value in zip(STATS_COLUMNS, stats, strict=True):
-            self._stats[name].append(value)
-        self._stats_times.append(time)
-        self._stats_streams.append(self._stream_codes.setdefault(state.stream, len(self._stream_codes)))
 
     def add_event(self, event: LogEvent) -> None:
         """Keep a rare line, or count it when there are too many of its kind."""
@@ -344,19 +342,11 @@ class LogBuilder:
 
     def build(self) -> CanaryLog:
         """The log as read so far; the violation table is shared, the rest is a copy."""
-        streams = list(self._stream_codes)
-        codes = np.array(self._stats_streams, dtype=np.int32)
-        labels = np.array([stream.label for stream in streams], dtype=object)
-        times = pd.to_datetime(pd.Series(np.array(self._stats_times, dtype=np.float64)), unit="s")
-        stats = pd.DataFrame(
-            {"time": times, "stream": labels[codes] if streams else [], **{name: np.array(column) for name, column in self._stats.items()}}
-        )
         return CanaryLog(
             violations=self.violations,
             streams=tuple(self.states[stream].report() for stream in sorted(self.states)),
             events=tuple(self.events),
             event_counts=dict(self.event_counts),
-            stats=stats,
             files=tuple(self.files),
             bytes_read=self.bytes_read,
             lines=self.lines,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from kvcanary.analysis import canary_lines
-from kvcanary.analysis.bulk_messages import BulkMessages, Int64, read_messages
+from kvcanary.analysis.block_text import Int64
+from kvcanary.analysis.bulk_lines import BulkBlock, read_block
+from kvcanary.analysis.bulk_runs import RunReader
 from kvcanary.analysis.canary_lines import Footer
 from kvcanary.analysis.canary_log import LogBuilder, StreamState
 from kvcanary.analysis.messages import TRACEBACK, MessageReader
@@ -38,8 +39,9 @@ MAX_LINE_BYTES = 1 << 20
 _BATCH = b"#running-req: "
 _SAMPLED_LINES = 40
 _MESSAGE_LINES = 7
-# A shorter run of messages is read faster one by one.
+# A shorter run of lines is read faster one by one.
 _BULK_RUN = 12
+_UNKNOWN = -1
 
 
 class LogReader:
@@ -58,7 +60,8 @@ class LogReader:
         self._batch: int | None = None
         self._states: dict[bytes, StreamState] = {}
         self._time: tuple[bytes, float] = (b"", math.nan)
-        self._bulk: BulkMessages | None = None
+        self._bulk: BulkBlock | None = None
+        self._runs = RunReader(builder, self._messages, file=file)
         self._place = 0
         self._gaps: list[tuple[int, int]] = []
         self._partial: dict[str, LogLine] = {}
@@ -91,7 +94,7 @@ class LogReader:
         self._sample(block)
         self._builder.mark_line(self._file, self._lines + 1, self._place)
         self._place += len(block)
-        self._bulk = read_messages(block)
+        self._bulk = read_block(block)
         self._gaps = self._bulk.gaps(len(block), _BULK_RUN) if self._bulk is not None else [(0, len(block))]
         hits = self._first_hits(block)
         at, counted, before = 0, 0, self._lines
@@ -163,7 +166,7 @@ class LogReader:
         """Read as many lines of the forms that a busy log repeats as follow each other here; where they end."""
         if self._partial or self._messages.wrapped:
             return at
-        while block.startswith(b"[", at):
+        while True:
             self._at = at
             if self._bulk is not None and (end := self._read_run(self._bulk, at)) > at:
                 at = end
@@ -177,9 +180,9 @@ class LogReader:
                 state.on_sweep(int(match["passes"]), int(match["step"]))
             elif match := canary_lines.FAST_STATS.match(block, at):
                 lines = 1
-                state, time = self._prefix_state(match["ranks"], match["time"])
+                state, _ = self._prefix_state(match["ranks"], match["time"])
                 stats = (int(match["step"]), int(match["protected"]), int(match["passes"]), int(match["violations"]))
-                self._builder.add_stats(state, time, stats, (int(match["active"]), int(match["tags"])))
+                state.on_stats(*stats, (int(match["active"]), int(match["tags"])))
             else:
                 break
             at = match.end()
@@ -188,47 +191,22 @@ class LogReader:
             self._lines += lines
         return at
 
-    def _read_run(self, bulk: BulkMessages, at: int) -> int:
-        """Take over the messages that were read at once and follow each other here; where they end."""
+    def _read_run(self, bulk: BulkBlock, at: int) -> int:
+        """Take over the lines that were read at once and follow each other here; where they end."""
         run = bulk.run_at(at)
-        count = run.stop - run.start
-        if count < _BULK_RUN:
+        if run.stop - run.start < _BULK_RUN:
             return at
-        ranks, times = bulk.ranks.codes[run], bulk.time.codes[run]
-        totals, steps, overflow = bulk.total[run], bulk.step[run], bulk.overflow[run]
-        seconds = np.full(len(bulk.time.texts), math.nan)
-        for code in np.unique(times).tolist():
-            seconds[code] = self._messages.seconds(bulk.time.texts[code].decode())
-        used, dense = np.unique(ranks, return_inverse=True)
-        states = []
-        for number, code in enumerate(used.tolist()):
-            mine = dense == number
-            text = bulk.ranks.texts[code]
-            state = self._states.setdefault(text, self._messages.state(text.decode().strip()))
-            for time in np.unique(seconds[times[mine]])[[0, -1]].tolist():
-                state.seen(time)
-            rows = int(mine.sum())
-            state.on_messages(rows, total=int(totals[mine].max()), overflow=bool(overflow[mine].any()), step=int(steps[mine].max()))
-            state.canary_lines += rows * _MESSAGE_LINES
-            self._messages.forget_open(state.stream)
-            states.append(state)
-        self._builder.violations.extend(
-            file=self._file,
-            lines=self._lines + 1 + _MESSAGE_LINES * np.arange(count),
-            streams=(dense, [state.stream for state in states]),
-            tags=_names(bulk.tag.codes[run], bulk.tag.texts),
-            reasons=_names(bulk.reason.codes[run], bulk.reason.texts),
-            ints=[values[run] for values in bulk.ints],
-            hashes=[values[run] for values in bulk.hashes],
-            times=seconds[times],
-            totals=totals,
-            steps=steps,
-            overflow=overflow,
-            running_reqs=self._running_reqs(),
-        )
-        self._lines += count * _MESSAGE_LINES
-        self._builder.canary_lines += count * _MESSAGE_LINES
-        return int(bulk.ends[run.stop - 1])
+        taken = self._runs.take(bulk, run, self._lines, self._batch_sizes)
+        self._lines += taken.stop - taken.start
+        return int(bulk.starts[taken.stop])
+
+    def _batch_sizes(self, places: Int64) -> Int64:
+        """Batch sizes before places of the block, in order and behind the line being read."""
+        known = self._running_reqs()
+        found = list(canary_lines.BATCH.finditer(self._block, self._at, int(places[-1])))
+        sizes = np.array([_UNKNOWN if known is None else known, *(int(match[1]) for match in found)], dtype=np.int64)
+        result: Int64 = sizes[np.searchsorted([match.start() for match in found], places)]
+        return result
 
     def _fast_message(self, match: re.Match[bytes]) -> StreamState:
         state, time = self._prefix_state(match["ranks"], match["time"])
@@ -262,14 +240,10 @@ class LogReader:
 
     def _running_reqs(self) -> int | None:
         """Batch size of the nearest batch line before the line being read."""
-        place = self._block.rfind(_BATCH, self._batch_from, self._at)
+        place = self._at
+        while (place := self._block.rfind(_BATCH, self._batch_from, place)) >= 0:
+            if match := canary_lines.BATCH.match(self._block, place):
+                self._batch = int(match[1])
+                break
         self._batch_from = self._at
-        if place >= 0 and (match := canary_lines.BATCH.match(self._block, place)):
-            self._batch = int(match[1])
         return self._batch
-
-
-def _names(codes: Int64, texts: Sequence[bytes]) -> tuple[Int64, list[str]]:
-    """Codes and texts of those words that are used."""
-    used, dense = np.unique(codes, return_inverse=True)
-    return dense, [texts[code].decode() for code in used.tolist()]

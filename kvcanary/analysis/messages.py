@@ -6,7 +6,7 @@ A footer is attached only where one record alone can own it; lines of ranks that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -28,10 +28,10 @@ SERVER_WORDS = {
 _FIELD = "launch_tag="
 _NUMBERS = len(RECORD_FIELDS) - 2
 # How many lines may stand between the parts of one message: lines of other ranks, not of this one.
-_OPEN_LINES = 40
+OPEN_LINES = 40
 _WRAP_LINES = 16
 # A raised message with a full ring is 7000 lines long, but each record in it keeps the traceback's rank alive.
-_TRACE_LINES = 600
+TRACE_LINES = 600
 _EVENT_CHARS = 4000
 _BEFORE_CHARS = 200
 
@@ -59,13 +59,29 @@ class _Wrapped:
 
 
 @dataclass(slots=True)
-class _Trace:
+class Trace:
     """The traceback header above an unprefixed record: it carries the rank."""
 
     rank: str
     time: str
     line: int
     used: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRecord:
+    """What one rank's records that were read elsewhere leave open.
+
+    record: the last one, None when it has its body; row, line: where it stands in the table and in the file. born: the line since which
+    one or another of the rank's records was open. fresh: it was not open before that line.
+    """
+
+    state: StreamState
+    record: Record | None = None
+    row: int = -1
+    line: int = 0
+    born: int = 0
+    fresh: bool = True
 
 
 class MessageReader:
@@ -80,7 +96,7 @@ class MessageReader:
         self._line = 0
         self._open: dict[Stream, _OpenRecord] = {}
         self._wrapped: _Wrapped | None = None
-        self._traces: dict[str, _Trace] = {}
+        self._traces: dict[str, Trace] = {}
         self._half_footer: tuple[int, Footer, int] | None = None
         self._times: tuple[str, float] = ("", math.nan)
 
@@ -114,9 +130,19 @@ class MessageReader:
         row = self._append(state, record, time, line_number)
         self._set_footer(row, state, footer)
 
-    def forget_open(self, stream: Stream) -> None:
-        """A whole message of this rank was read elsewhere, so nothing more comes for its open record."""
-        self._open.pop(stream, None)
+    def reopen(self, lasts: Sequence[LastRecord]) -> None:
+        """Records were read elsewhere: those at the end of each rank's may still get a body, in the order as if each had been read here."""
+        for last in sorted(lasts, key=lambda last: last.born):
+            known = self._open.get(last.state.stream)
+            if known is None or last.fresh or last.record is None or last.born - known.line > OPEN_LINES:
+                self._open.pop(last.state.stream, None)
+            if last.record is not None:
+                self._open[last.state.stream] = _OpenRecord(row=last.row, state=last.state, record=last.record, line=last.line)
+
+    def trace_before(self, source: str, line: int) -> Trace | None:
+        """The traceback header that an unprefixed record on this line belongs to."""
+        trace = self._traces.get(source)
+        return trace if trace and line - trace.line <= TRACE_LINES else None
 
     def read(self, line: LogLine, number: int) -> None:
         """The next line of interest; number is its place in the file."""
@@ -291,7 +317,7 @@ class MessageReader:
         numbers = [value for value in values.values() if isinstance(value, int)]
         if event.kind == "stats":
             step, protected, passes, violations, *active = numbers
-            self._builder.add_stats(state, time, (step, protected, passes, violations), (active[0], active[1]) if active else None)
+            state.on_stats(step, protected, passes, violations, (active[0], active[1]) if active else None)
         elif event.kind == "sweep":
             state.on_sweep(*numbers)
         elif event.kind == "overflow":
@@ -309,12 +335,11 @@ class MessageReader:
         rank = line.rank or NO_RANK
         old = self._traces.get(line.source)
         # Two ranks fail at once and the first has not shown its error yet: which error is whose cannot be told.
-        mixed = old is not None and not old.used and old.rank != rank and self._line - old.line < _OPEN_LINES
-        self._traces[line.source] = _Trace(rank=NO_RANK if mixed else rank, time=line.time, line=self._line)
+        mixed = old is not None and not old.used and old.rank != rank and self._line - old.line < OPEN_LINES
+        self._traces[line.source] = Trace(rank=NO_RANK if mixed else rank, time=line.time, line=self._line)
 
-    def _trace_of(self, line: LogLine) -> _Trace | None:
-        trace = None if line.prefixed else self._traces.get(line.source)
-        return trace if trace and self._line - trace.line <= _TRACE_LINES else None
+    def _trace_of(self, line: LogLine) -> Trace | None:
+        return None if line.prefixed else self.trace_before(line.source, self._line)
 
     def _on_server_line(self, line: LogLine) -> bool:
         kind = next((kind for word, kind in SERVER_WORDS.items() if word in line.text), None)
@@ -348,7 +373,7 @@ class MessageReader:
     def _age(self) -> None:
         """Stop waiting for the rest of messages that did not come."""
         if self._open:
-            for stream in [stream for stream, item in self._open.items() if self._line - item.line > _OPEN_LINES]:
+            for stream in [stream for stream, item in self._open.items() if self._line - item.line > OPEN_LINES]:
                 del self._open[stream]
         if self._wrapped and self._line - self._wrapped.last_line > _WRAP_LINES:
             self._settle_wrapped()

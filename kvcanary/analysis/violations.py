@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvcanary import layout
+from kvcanary.analysis.columns import IntColumn
 from kvcanary.layout import FailReason
 
 NO_RANK = "(none)"
@@ -111,17 +112,20 @@ class Record:
 
 
 class ViolationTable:
-    """Append-only columns of violations; index or iterate for Violation objects, frame() for pandas. About 120 bytes a row."""
+    """Append-only columns of violations; index or iterate for Violation objects, frame() for pandas. About 50 bytes a row."""
 
     def __init__(self) -> None:
         self._files: list[str] = []
         self._tags: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
         self._streams: dict[Stream, int] = {}
-        self._codes = {name: array("i") for name in ("file", "tag", "reason", "stream", "running_reqs")}
-        self._ints = {name: array("q") for name in (*_INT_FIELDS, "line", "step", "total")}
+        self._codes = {name: IntColumn() for name in ("file", "tag", "reason", "stream", "running_reqs")}
+        self._ints = {name: IntColumn() for name in (*_INT_FIELDS, "line", "step", "total")}
         self._hashes = {name: array("Q") for name in _HASH_FIELDS}
-        self._numbers = [self._ints[name] for name in _INT_FIELDS] + [self._hashes[name] for name in _HASH_FIELDS]
+        self._numbers: tuple[IntColumn | array[int], ...] = (
+            *(self._ints[name] for name in _INT_FIELDS),
+            *(self._hashes[name] for name in _HASH_FIELDS),
+        )
         self._times = array("d")
         self._overflow = array("b")
         self._fields_read = array("b")
@@ -164,10 +168,10 @@ class ViolationTable:
         times: npt.NDArray[np.float64],
         totals: npt.NDArray[np.int64],
         steps: npt.NDArray[np.int64],
-        overflow: npt.NDArray[np.bool_],
-        running_reqs: int | None = None,
+        overflow: npt.NDArray[np.int64],
+        running_reqs: npt.NDArray[np.int64],
     ) -> None:
-        """Add whole records with their footers, all arrays [n]: as append and set_footer would one by one.
+        """Add whole records, all arrays [n]: as append and set_footer would one by one; -1 where a footer or a batch size is unknown.
 
         streams, tags, reasons: codes and what they stand for; every text that is given has to be used. ints in the order of slot_idx,
         position, stored_token, expected_token; hashes in the order of stored_chain_hash, expected_aux.
@@ -180,14 +184,14 @@ class ViolationTable:
             "tag": _recoded(*tags, self._tags),
             "reason": _recoded(*reasons, self._reasons),
             "stream": _recoded(*streams, self._streams),
-            "running_reqs": np.full(count, _UNKNOWN if running_reqs is None else running_reqs),
+            "running_reqs": running_reqs,
         }
         for name, values in codes.items():
-            self._codes[name].frombytes(values.astype(np.int32).tobytes())
-        for column, numbers in zip(self._numbers, (*ints, *hashes), strict=True):
-            column.frombytes(numbers.tobytes())
-        for name, values in (("line", lines), ("step", steps), ("total", totals)):
-            self._ints[name].frombytes(values.astype(np.int64).tobytes())
+            self._codes[name].extend(values)
+        for name, values in zip((*_INT_FIELDS, "line", "step", "total"), (*ints, lines, steps, totals), strict=True):
+            self._ints[name].extend(values)
+        for name, hashed in zip(_HASH_FIELDS, hashes, strict=True):
+            self._hashes[name].frombytes(hashed.tobytes())
         self._times.frombytes(times.astype(np.float64).tobytes())
         self._overflow.frombytes(overflow.astype(np.int8).tobytes())
         self._fields_read.frombytes(np.full(count, len(RECORD_FIELDS), dtype=np.int8).tobytes())
@@ -209,7 +213,7 @@ class ViolationTable:
         overflow = self._overflow[row]
 
         def number(name: str) -> int | None:
-            column: array[int] = self._ints[name] if name in self._ints else self._hashes[name]
+            column = self._ints[name] if name in self._ints else self._hashes[name]
             return column[row] if RECORD_FIELDS.index(name) < known else None
 
         return Violation(
@@ -245,13 +249,13 @@ class ViolationTable:
             return []
         normal: dict[str, int] = {}
         reasons = _recoded(np.arange(len(self._reasons)), ["+".join(normal_reasons(text)) or "none" for text in self._reasons], normal)
-        codes = {name: np.array(self._codes[name], dtype=np.int32) for name in ("stream", "tag", "reason")}
+        codes = {name: self._codes[name].array(np.int32) for name in ("stream", "tag", "reason")}
         shape = (len(self._streams), len(self._tags), len(normal))
         joint = np.ravel_multi_index((codes["stream"], codes["tag"], reasons[codes["reason"]]), shape)
         order = np.argsort(joint, kind="stable")
         groups, starts = np.unique(joint[order], return_index=True)
         known = np.array(self._fields_read, dtype=np.int8) > RECORD_FIELDS.index("slot_idx")
-        slots = np.array(self._ints["slot_idx"], dtype=np.int64)
+        slots = self._ints["slot_idx"].array()
         streams, tags, labels = list(self._streams), list(self._tags), list(normal)
         found = []
         for group, rows in zip(groups.tolist(), np.split(order, starts[1:]), strict=True):
@@ -269,7 +273,7 @@ class ViolationTable:
         UInt64; ring_overflow nullable boolean; truncated bool; line int64.
         """
         tags, reasons, streams = self._texts("tag"), self._texts("reason"), list(self._streams)
-        codes = {name: np.array(column, dtype=np.int32) for name, column in self._codes.items()}
+        codes = {name: column.array(np.int32) for name, column in self._codes.items()}
         known = np.array(self._fields_read, dtype=np.int8)
         parts = [tag.split("_") if tag in layout.LaunchTag.__members__ else ["", "", ""] for tag in tags]
         bits = np.array([sum({REASON_BITS.get(part, 0) for part in reason.split("+")}) for reason in reasons], dtype=np.uint8)
@@ -287,21 +291,21 @@ class ViolationTable:
             "bits": bits[codes["reason"]] if len(reasons) else np.zeros(0, dtype=np.uint8),
         }
         for name in _INT_FIELDS:
-            columns[name] = _masked(np.array(self._ints[name], dtype=np.int64), known <= RECORD_FIELDS.index(name))
+            columns[name] = _masked(self._ints[name].array(), known <= RECORD_FIELDS.index(name))
         for name in _HASH_FIELDS:
             columns[name] = _masked(np.array(self._hashes[name], dtype=np.uint64), known <= RECORD_FIELDS.index(name))
         aux = np.array(self._hashes["expected_aux"], dtype=np.uint64).view(np.int64)
         is_write = (columns["bits"] & int(layout.WRITE_REASONS)) != 0
         columns["expected_position"] = _masked(aux, ~is_write | (known < len(RECORD_FIELDS)))
         for name in ("step", "total"):
-            values = np.array(self._ints[name], dtype=np.int64)
+            values = self._ints[name].array()
             columns[name] = _masked(values, values == _UNKNOWN)
         running = codes["running_reqs"].astype(np.int64)
         columns["running_reqs"] = _masked(running, running == _UNKNOWN)
         overflow = np.array(self._overflow, dtype=np.int8)
         columns["ring_overflow"] = pd.arrays.BooleanArray(overflow == 1, overflow == _UNKNOWN)
         columns["truncated"] = known < len(RECORD_FIELDS)
-        columns["line"] = np.array(self._ints["line"], dtype=np.int64)
+        columns["line"] = self._ints["line"].array()
         return pd.DataFrame(columns)
 
 

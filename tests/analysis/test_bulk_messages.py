@@ -1,4 +1,4 @@
-"""Messages read all at once: the same table, counters and line numbers as one by one, whatever stands between and inside them."""
+"""Lines read all at once: the same table, counters and line numbers as one by one, whatever stands between and inside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcanary.analysis import bulk_messages, log_reader
-from kvcanary.analysis.bulk_messages import read_messages
+from kvcanary.analysis import bulk_lines, log_reader
+from kvcanary.analysis.bulk_lines import BulkBlock, read_block
 from kvcanary.analysis.canary_log import LogBuilder
 from kvcanary.analysis.log_reader import LogReader
 from kvcanary.layout import FAIL_REASON_LABELS, LaunchTag
@@ -37,6 +37,31 @@ def message(rng: random.Random, number: int, tags: list[str] | None = None) -> s
     return prefix(rng.choice(RANKS), time) + row.message(total=number, step=number // 3, overflow=rng.random() < 0.1)
 
 
+def single_line(rng: random.Random, number: int) -> str:
+    """One of the lines that come alone: records as a search keeps them, counters, and lines of no meaning."""
+    whole = message(rng, number)
+    line = whole.split("\n", 1)[0]
+    head, text = line.split("] ", 1)
+    head += "] "
+    choices = (
+        line,
+        text,
+        f"RuntimeError: {text}",
+        f"{head}[canary] step={number} protected_tokens={number * 9} sweep_passes={number // 7} violations={number // 2} launch_tags_active=6/12",
+        f"{head}[canary] sweep succeeded {number} times (last_step={4 * number})",
+        f"{head}kv-canary: per-forward verify skipped this step due to overflow (total={number}, capacity=300); check ServerArgs / pool sizing",
+        f"{head}Decode batch, #running-req: {number}, #token: 9",
+        f"{head}Decode batch, #running-req: x, expected: y",
+        'INFO:     10.0.0.9:5512 - "POST /generate HTTP/1.1" 200 OK',
+        f"{head}ValueError: none",
+        f"{head}Scheduler hit an exception: Traceback (most recent call last):",
+        "  total_violations=3 ring_overflow=True step_when_pumped=9",
+        whole.split("\n", 1)[1],
+        whole,
+    )
+    return rng.choices(choices, weights=(9, 3, 3, 3, 3, 3, 4, 1, 1, 1, 1, 1, 1, 3))[0]
+
+
 def damaged(rng: random.Random, text: str) -> str:
     """One message with one thing wrong, or something else in its place."""
     kind = rng.randrange(7)
@@ -47,9 +72,9 @@ def damaged(rng: random.Random, text: str) -> str:
         return text[: rng.randrange(1, len(text))]
     if kind == 2:
         lines = text.split("\n")
-        lines.insert(rng.randrange(1, len(lines)), f"{prefix('TP1')}Decode batch, #running-req: {rng.randrange(50)}, x")
+        lines.insert(rng.randrange(1, len(lines) + 1), f"{prefix('TP1')}Decode batch, #running-req: {rng.randrange(50)}, x")
         return "\n".join(lines)
-    return (text.replace("\n", "\r\n"), stats(100, 3), "RuntimeError: " + text.split("] ", 1)[1], "noise")[kind - 3]
+    return (text.replace("\n", "\r\n"), stats(100, 3), "RuntimeError: " + text.split("] ", 1)[-1], "noise")[kind - 3]
 
 
 def read(data: bytes, size: int) -> LogBuilder:
@@ -61,63 +86,85 @@ def read(data: bytes, size: int) -> LogBuilder:
     return builder
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.05, 0.4]), st.sampled_from([1 << 20, 30_000]))
-def test_bulk_and_single_reading_agree(seed: int, share: float, size: int) -> None:
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 1 << 30),
+    st.sampled_from([0.0, 0.05, 0.4]),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from([1 << 20, 30_000]),
+    st.sampled_from([1, 12]),
+)
+def test_bulk_and_single_reading_agree(seed: int, share: float, alone: float, size: int, run: int) -> None:
     rng = random.Random(seed)
-    parts = [message(rng, number) for number in range(1, 160)]
+    parts = [single_line(rng, number) if rng.random() < alone else message(rng, number) for number in range(1, 160)]
     data = "".join((damaged(rng, part) if rng.random() < share else part) + "\n" for part in parts).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_messages, "MIN_MESSAGES", 1)
-        patch.setattr(log_reader, "_BULK_RUN", 1)
+        patch.setattr(bulk_lines, "MIN_LINES", 1)
+        patch.setattr(log_reader, "_BULK_RUN", run)
         bulk = read(data, size)
-        patch.setattr(bulk_messages, "MIN_MESSAGES", 1 << 30)
+        patch.setattr(bulk_lines, "MIN_LINES", 1 << 30)
         single = read(data, size)
-    assert len(single.violations) > 80
+    assert len(single.violations) > 20
     assert bulk.violations.frame().equals(single.violations.frame())
     one, other = bulk.build(), single.build()
     assert one.streams == other.streams
     assert (one.lines, one.canary_lines, one.unread, one.events) == (other.lines, other.canary_lines, other.unread, other.events)
 
 
-def test_a_clean_block_is_one_run() -> None:
-    rng = random.Random(4)
-    texts = [message(rng, number, KNOWN) + "\n" for number in range(1, 101)]
-    block = ("noise\n" + "".join(texts)).encode()
-    found = read_messages(block)
+def block_of(texts: list[str]) -> BulkBlock:
+    found = read_block("".join(texts).encode())
     assert found is not None
-    assert found.run_at(6) == slice(0, 100)
+    return found
+
+
+def messages(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [message(rng, number, KNOWN) + "\n" for number in range(1, 101)]
+
+
+def test_a_clean_block_is_one_run() -> None:
+    texts = messages(4)
+    found = block_of(["noise\n", *texts])
+    assert found.run_at(6) == slice(1, 701)
     assert found.run_at(7) == slice(0, 0)
-    assert int(found.ends[-1]) == len(block)
+    # A reader cannot begin inside of a message, and it can between two.
+    assert found.run_at(6 + texts[0].index("canary_kind")) == slice(3, 3)
+    assert found.run_at(6 + len(texts[0])) == slice(8, 701)
+    assert found.gaps(6 + sum(map(len, texts)), 12) == [(0, 6)]
+
+
+def test_records_alone_are_lines_of_a_run() -> None:
+    lines = [text.split("\n", 1)[0] + "\n" for text in messages(4)]
+    found = block_of([*lines[:70], f"{prefix()}Decode batch, #running-req: 7\n", f"{prefix()}MemoryError: x\n", *lines[70:]])
+    assert not found.records.whole.any()
+    # The batch line means nothing to the reader; the error does.
+    assert found.run_at(0) == slice(0, 71)
+    assert len(found.records.heads.lines) == 100
 
 
 def test_few_messages_are_left_to_the_single_reader() -> None:
     rng = random.Random(4)
-    assert read_messages("".join(message(rng, number) + "\n" for number in range(1, 9)).encode()) is None
+    assert read_block("".join(message(rng, number) + "\n" for number in range(1, 9)).encode()) is None
 
 
 @pytest.mark.parametrize(
     "old", ["slot_idx=", "position=", "canary_kind:", "prev_hash=0x", "total_violations=", "ring_overflow=", "detected"]
 )
 def test_a_message_that_does_not_repeat_its_record_is_not_whole(old: str) -> None:
-    rng = random.Random(9)
-    texts = [message(rng, number, KNOWN) + "\n" for number in range(1, 101)]
+    texts = messages(9)
     head, body = texts[50].split("\n", 1)
     texts[50] = f"{head}\n" + body.replace(old, old[:-1] + "!", 1)
-    found = read_messages("".join(texts).encode())
-    assert found is not None
-    assert len(found.starts) == 99
-    assert found.run_at(0) == slice(0, 50)
+    found = block_of(texts)
+    assert (len(found.records.whole), int(found.records.whole.sum())) == (100, 99)
+    # The structured line is still read at once; its body is left to the single reader.
+    assert found.run_at(0) == slice(0, 351)
 
 
 @pytest.mark.parametrize("line", range(1, 7))
 def test_a_line_that_goes_on_is_not_of_the_plain_form(line: int) -> None:
-    rng = random.Random(9)
-    texts = [message(rng, number, KNOWN) + "\n" for number in range(1, 101)]
+    texts = messages(9)
     lines = texts[50].split("\n")
     lines[line] += "!" if line != 5 else ""
     texts[50] = "\n".join(lines)
-    found = read_messages("".join(texts).encode())
-    assert found is not None
     # What is expected stands in many forms, so the sixth line is free to be anything.
-    assert len(found.starts) == (100 if line == 5 else 99)
+    assert int(block_of(texts).records.whole.sum()) == (100 if line == 5 else 99)
