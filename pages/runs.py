@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import runs_view, shell
+from kvcanary.ui import runs_view, runs_view_sweeps, shell
 
 shell.require_frame()
 st.title("Runs", anchor=False)
+runs_view_sweeps.sweeps()
 runs_view.table(runs_view.filters())
 runs_view.opened()

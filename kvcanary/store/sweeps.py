@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -11,15 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from kvcanary.errors import KvCanaryError
+from kvcanary.errors import JobError, KvCanaryError
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, RunRecord, RunState, Verdict
 from kvcanary.lab.sweep import Sweep, SweepPoint, spec_from
 from kvcanary.store.database import Store
+from kvcanary.store.sweep_progress import reporting
 
 # A point whose worker is lost is begun again so often; a spec that kills its worker each time must come to an end.
 ATTEMPTS = 3
 _POLL_S = 0.2
+# How often a sweep on Ray looks whether it is to stop.
+_WAIT_S = 0.5
+_CANCEL_S = 10.0
 # Runs that a crash may have left without their label are among the newest.
 _UNLABELLED = 200
 
@@ -57,13 +62,26 @@ class Outcome:
 class Executor(Protocol):
     """Where points run. One seam: points with a spec in, an outcome for each as it ends."""
 
-    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
-        """Run them; an outcome per point in the order in which they end. Closing the iterator stops what has not begun."""
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place, stop: threading.Event) -> Iterator[Outcome]:
+        """Run them; an outcome per point in the order in which they end.
+
+        When `stop` is set, what runs is asked to stop and what has not begun does not; closing the iterator does the same.
+        """
         ...
 
 
 def run_sweep(sweep: Sweep, place: Place, executor: Executor) -> Generator[Outcome]:
-    """An outcome per point: those that cannot run and those that are finished already first, then the rest as it ends."""
+    """An outcome per point: those that cannot run and those that are finished already first, then the rest as it ends.
+
+    How far it is stands in the data folder while it runs, where `sweep_progress` reads it and can ask it to stop.
+    """
+    with reporting(Path(place.home), sweep) as report:
+        for outcome in _outcomes(sweep, place, executor, report.stop):
+            report.add(outcome.state, outcome.verdict, found=outcome.found)
+            yield outcome
+
+
+def _outcomes(sweep: Sweep, place: Place, executor: Executor, stop: threading.Event) -> Generator[Outcome]:
     done = finished(sweep, place)
     missing = []
     for point in sweep.points:
@@ -73,7 +91,7 @@ def run_sweep(sweep: Sweep, place: Place, executor: Executor) -> Generator[Outco
             yield _outcome(point.key, done[point.key], found=True)
         else:
             missing.append(point)
-    yield from executor.run(sweep, missing, place)
+    yield from executor.run(sweep, missing, place, stop)
 
 
 def finished(sweep: Sweep, place: Place) -> dict[str, RunRecord]:
@@ -104,8 +122,8 @@ def run_point(
                     return _outcome(key, known[0])
                 run_id = next((record.id for record in known if record.state.active), "")
                 run_id = run_id or manager.start(spec_from(kind, values), sweep=mark)
-                last = _follow(manager, run_id, stop)
                 _label(store, run_id, label)
+                last = _follow(manager, run_id, stop)
                 if last.state is not RunState.INTERRUPTED:
                     break
         finally:
@@ -120,11 +138,17 @@ def run_point(
 
 def _follow(manager: JobManager, run_id: str, stop: threading.Event | None) -> RunRecord:
     asked = False
-    while (record := manager.status(run_id).record).state.active:
-        if stop is not None and stop.is_set() and not asked:
-            asked = True
+    try:
+        while (record := manager.status(run_id).record).state.active:
+            if stop is not None and stop.is_set() and not asked:
+                asked = True
+                manager.stop(run_id)
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        # How Ray cancels a task; the run's own process would go on.
+        with contextlib.suppress(JobError):
             manager.stop(run_id)
-        time.sleep(_POLL_S)
+        raise
     return record
 
 
@@ -157,16 +181,13 @@ def _outcome(key: str, record: RunRecord, *, found: bool = False) -> Outcome:
 class LocalExecutor:
     """Worker processes on this host: devices side by side, the points of one device one after another."""
 
-    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
-        """As `Executor.run`; closing the iterator also asks the running points to stop."""
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place, stop: threading.Event) -> Iterator[Outcome]:
+        """As `Executor.run`."""
         devices = sorted({point.spec.device for point in points if point.spec is not None})
-        stop = threading.Event()
 
         def one(point: SweepPoint) -> Outcome:
             if stop.is_set() or point.spec is None:
-                return Outcome(
-                    key=point.key, run_id="", state="stopped", verdict=Verdict.NOT_RUN.value, sentence="Stopped before it began."
-                )
+                return _stopped(point)
             return run_point(sweep.name, sweep.kind, point.key, asdict(point.spec), place, stop)
 
         pools = {device: ThreadPoolExecutor(1, thread_name_prefix=f"kvcanary-sweep-{device}") for device in devices}
@@ -190,7 +211,7 @@ class RayExecutor:
     def __init__(self, address: str = "") -> None:
         self._address = address
 
-    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place) -> Iterator[Outcome]:
+    def run(self, sweep: Sweep, points: Sequence[SweepPoint], place: Place, stop: threading.Event) -> Iterator[Outcome]:
         """As `Executor.run`. KvCanaryError when ray is not installed or the cluster cannot be reached."""
         ray = _ray()
         own = not ray.is_initialized()
@@ -199,28 +220,45 @@ class RayExecutor:
                 ray.init(address=self._address or None, include_dashboard=False, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise KvCanaryError(f"the Ray cluster {self._address or 'on this host'} cannot be reached: {error}") from error
+        waiting: dict[Any, SweepPoint] = {}
         try:
             task = ray.remote(_ray_point)
-            waiting = {
-                task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}").remote(
-                    sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place)
-                ): point
-                for point in points
-                if point.spec is not None
-            }
+            for point in points:
+                if point.spec is not None:
+                    options = task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}")
+                    waiting[options.remote(sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place))] = point
+            asked = False
             while waiting:
-                ready, _ = ray.wait(list(waiting), num_returns=1)
+                if stop.is_set() and not asked:
+                    asked = True
+                    _cancel(ray, waiting)
+                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_WAIT_S)
                 for reference in ready:
                     yield _ray_result(ray, reference, waiting.pop(reference))
         finally:
+            if waiting:
+                _cancel(ray, waiting)
+                # A task asks its run to stop before it ends, for which a cluster that is taken down at once leaves no time.
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCEL_S)
             if own:
                 ray.shutdown()
+
+
+def _cancel(ray: Any, waiting: Mapping[Any, SweepPoint]) -> None:
+    for reference in waiting:
+        ray.cancel(reference)
+
+
+def _stopped(point: SweepPoint) -> Outcome:
+    return Outcome(key=point.key, run_id="", state="stopped", verdict=Verdict.NOT_RUN.value, sentence="Stopped with the sweep.")
 
 
 def _ray_result(ray: Any, reference: Any, point: SweepPoint) -> Outcome:
     """A task's outcome; one that Ray gave up is a failed point, which does not end the sweep."""
     try:
         return Outcome(**ray.get(reference))
+    except ray.exceptions.TaskCancelledError:
+        return _stopped(point)
     except ray.exceptions.RayError as error:
         sentence = f"Ray gave the point up: {str(error).strip().splitlines()[0][:300]}"
         return Outcome(key=point.key, run_id="", state=RunState.FAILED.value, verdict=Verdict.NOT_RUN.value, sentence=sentence)

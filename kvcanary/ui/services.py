@@ -13,6 +13,7 @@ from kvcanary.kernels.backends import available_backends, choose_backend
 from kvcanary.kernels.types import Availability
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec
+from kvcanary.store import sweep_progress
 from kvcanary.store.database import Store
 from kvcanary.store.home import DATABASE_VARIABLE, FILES_VARIABLE, VARIABLE, data_folder, open_store
 from kvcanary.store.runs import SlotArrays
@@ -43,6 +44,14 @@ def stop(run_id: str) -> None:
     if not access.user().may_stop(runs().record(run_id).owner):
         raise JobError(f"run {run_id} was started by somebody else; only they or an administrator can stop it")
     jobs().stop(run_id)
+
+
+def stop_sweep(sweep_id: str) -> None:
+    """Ask a sweep to stop. JobError for who may not, whatever button was pressed; StoreError when it is over."""
+    # A sweep is called on the host, without a login, and has no owner.
+    if not access.user().may_stop(""):
+        raise JobError("a sweep belongs to who called it; only an administrator can stop it here")
+    sweep_progress.ask_to_stop(home(), sweep_id)
 
 
 def runs() -> Store:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from kvcanary.errors import JobError
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.lab.sweep import Sweep, SweepPoint, read_sweep
 from kvcanary.store import sweeps
+from kvcanary.store.sweep_progress import all_sweeps, ask_to_stop
 from kvcanary.store.sweeps import ATTEMPTS, LocalExecutor, Outcome, Place, RayExecutor, finished, granted_device, run_point, run_sweep
 from tests.stored_runs import store_run
 
@@ -137,6 +138,32 @@ def test_closing_the_stream_begins_nothing_more(jobs: type[ScriptedJobs], tmp_pa
     assert len(jobs.started) <= 2
 
 
+def test_a_sweep_that_is_asked_to_stop_says_so_of_each_point(
+    jobs: type[ScriptedJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def running(self: ScriptedJobs, run_id: str) -> SimpleNamespace:
+        """Goes on until it is asked to stop."""
+        record = RunFolder(self.root / "runs" / run_id).read_record()
+        return SimpleNamespace(record=replace(record, state=RunState.STOPPED if asked else RunState.RUNNING))
+
+    monkeypatch.setattr(jobs, "script", [RunState.STOPPED] * 3)
+    monkeypatch.setattr(jobs, "status", running)
+    monkeypatch.setattr(jobs, "stop", lambda _self, run_id: asked.append(run_id), raising=False)
+
+    def ask() -> None:
+        while not jobs.started:
+            time.sleep(0.01)
+        ask_to_stop(tmp_path, all_sweeps(tmp_path)[0].id)
+
+    threading.Thread(target=ask).start()
+    outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), LocalExecutor()))
+    assert [(outcome.state, bool(outcome.run_id)) for outcome in outcomes] == [("stopped", True), ("stopped", False), ("stopped", False)]
+    assert (len(asked), len(jobs.started)) == (1, 1)
+    assert all_sweeps(tmp_path)[0].sentence == "Sweep seeds: 0 of 3 points done, 3 stopped."
+
+
 def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -155,7 +182,8 @@ def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.
     spec = SWEEP.points[0].spec
     assert spec is not None
     points += [SweepPoint(key=f"c{n}", varied={}, spec=type(spec)(**{**asdict(spec), "device": "cuda:0"})) for n in range(2)]
-    done = list(LocalExecutor().run(Sweep(name="x", kind="campaign", points=tuple(points)), points, Place(home=str(tmp_path))))
+    sweep, stop = Sweep(name="x", kind="campaign", points=tuple(points)), threading.Event()
+    done = list(LocalExecutor().run(sweep, points, Place(home=str(tmp_path)), stop))
     assert sorted(outcome.key for outcome in done) == ["0", "1", "c0", "c1"]
     assert most == {"cpu": 1, "cuda:0": 1}
 

@@ -1,0 +1,63 @@
+"""Sweeps on Runs: how far one is, stop, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Button
+
+from kvcanary.lab.sweep import read_sweep
+from kvcanary.store.sweep_progress import reporting
+from kvcanary.ui import services
+
+APP = str(Path(__file__).parents[2] / "app.py")
+SWEEP = read_sweep("{name: night, kind: campaign, grid: {seeds: [1, 2, 3, 4]}}")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
+    services.jobs.clear()
+    yield tmp_path
+    services.jobs.clear()
+
+
+def open_runs() -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60)
+    app.switch_page("pages/runs.py")
+    return app.run()
+
+
+def lines(app: AppTest) -> str:
+    """What the page says in HTML and, without the escapes of Markdown, in bars."""
+    return "\n".join(
+        [element.proto.body for element in app.get("html")] + [element.proto.text.replace("\\", "") for element in app.get("progress")]
+    )
+
+
+def buttons(app: AppTest, *labels: str) -> list[Button]:
+    return [button for button in app.button if button.label in labels]
+
+
+def test_a_sweep_can_be_watched_stopped_and_put_away(home: Path) -> None:
+    assert "Sweep" not in lines(open_runs())
+    with reporting(home, SWEEP) as report:
+        report.add("done", "pass", found=False)
+        report.add("failed", "not run", found=False)
+        app = open_runs()
+        assert not app.exception
+        assert "Sweep night: 1 of 4 points done, 1 failed, 2 left." in lines(app)
+        (stop,) = buttons(app, "Stop sweep")
+        stop.click().run()
+        assert report.stop.wait(20)
+        assert [(button.label, button.disabled) for button in buttons(app, "Stop sweep", "Stopping")] == [("Stopping", True)]
+    app.run()
+    assert "Sweep night: 1 of 4 points done, 1 failed, 2 left." in lines(app)
+    (away,) = buttons(app, "Put away")
+    away.click().run()
+    assert not app.exception
+    assert "Sweep night" not in lines(app)
+    assert list((home / "sweeps").iterdir()) == []
