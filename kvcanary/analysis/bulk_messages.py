@@ -118,7 +118,7 @@ def read_records(text: BlockText, heads: Heads) -> BulkRecords:
 
 def _plausible(tag: Words, reason: Words) -> Bools:
     """Tags that SGLang has, or reasons that it has: prose about the mark is no record."""
-    tags = [text.decode() in LaunchTag.__members__ or text.startswith(b"unknown(") for text in tag.texts]
+    tags = [text.decode(errors="replace") in LaunchTag.__members__ or text.startswith(b"unknown(") for text in tag.texts]
     reasons = [all(part in REASON_BITS for part in text.decode(errors="replace").split("+")) for text in reason.texts]
     good: Bools = np.array(tags, dtype=bool)[tag.codes] | np.array(reasons, dtype=bool)[reason.codes]
     return good

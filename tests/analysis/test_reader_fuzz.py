@@ -128,3 +128,17 @@ def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     reader.feed(b"kv_canary violation: launch_tag=HEAD_K_FULL " + data + b"\nkv_canary " + data)
     reader.finish()
     builder.build().violations.frame()
+
+
+@pytest.mark.parametrize("place", ["tag", "reason", "rank", "time"])
+def test_bytes_that_are_no_text_where_a_word_should_stand(place: str) -> None:
+    """Reports that are read many at once; a damaged one among them costs no other."""
+    lines = (prefix() + Row().line() + "\n").encode() * 40
+    word = {"tag": b"TAIL_K_FULL", "reason": b"verify_real_kv_hash", "rank": b"TP0", "time": b"04:05:06"}[place]
+    damaged = lines.replace(word, word[:-1] + b"\x92", 1)
+    builder = LogBuilder()
+    reader = LogReader(builder, server="s", file="f")
+    reader.feed(damaged)
+    reader.finish()
+    assert len(builder.violations) >= 39
+    builder.build().violations.frame()
