@@ -9,53 +9,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from kvcanary import layout
-from kvcanary.errors import ContractError, ImportTextError
+from kvcanary import layout, snapshot_file
+from kvcanary.errors import ContractError
 from kvcanary.kernels.backends import AUTO, choose_backend
 from kvcanary.kernels.types import Backend, Launch, PlanInputs, RealKvSource, RunCounters, VerifyPlan, ViolationRing, WritePlan
 from kvcanary.layout import FIELD_POSITION, LaunchTag, RealKvHashMode, SlotStatus
+from kvcanary.snapshot_file import BUFFER_NAMES, FORMAT, Snapshot, SnapshotGroup
 
-FORMAT = "kvcanary.snapshot/1"
-BUFFER_NAMES = ("k_head", "k_tail", "v_head", "v_tail")
 _UNLINKED = layout.PADDING_SLOT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotGroup:
-    """One buffer group. buffers: uint8 [num_slots, 32] by name (k_head, k_tail, v_head, v_tail); sources: packed bytes by half ('k', 'v'),
-
-    each uint8 [num_slots, bytes hashed]; full_to_swa: int64 or None; token_offset: 1 for an EAGLE draft pool.
-    """
-
-    kind: str
-    buffers: Mapping[str, torch.Tensor]
-    sources: Mapping[str, tuple[torch.Tensor, ...]]
-    full_to_swa: torch.Tensor | None
-    token_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A loaded snapshot; all tensors on the CPU. req_pool_indices and seq_lens: int64 [n], the live requests."""
-
-    groups: tuple[SnapshotGroup, ...]
-    hash_mode: RealKvHashMode
-    swa_window: int
-    req_to_token: torch.Tensor | None
-    req_pool_indices: torch.Tensor | None
-    seq_lens: torch.Tensor | None
-    ring_rows: torch.Tensor
-    ring_total: int
-    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,29 +105,8 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
-    """Read a snapshot; ImportTextError when the file is none, or from a newer version."""
-    try:
-        with safe_open(os.fspath(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            # A tensor of a file starts wherever the one before ends; the kernels want 16-byte alignment, which a clone has.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (safe_open has no iterator)
-    except (OSError, SafetensorError) as error:
-        raise ImportTextError(f"snapshot {path} cannot be read: {error}; write it with kvcanary.snapshot.save") from error
-    if metadata.get("format") != FORMAT:
-        raise ImportTextError(f"snapshot {path} must have format {FORMAT}, got {metadata.get('format')!r}; write it with this version")
-    ring = tensors.get("violation_ring", torch.zeros((0, len(layout.RING_FIELDS)), dtype=torch.int64))
-    total = int(metadata["ring_total"])
-    return Snapshot(
-        groups=tuple(_group(index, facts, tensors) for index, facts in enumerate(json.loads(metadata["groups"]))),
-        hash_mode=RealKvHashMode(int(metadata["hash_mode"])),
-        swa_window=int(metadata["swa_window"]),
-        req_to_token=tensors.get("req_to_token"),
-        req_pool_indices=tensors.get("req_pool_indices"),
-        seq_lens=tensors.get("seq_lens"),
-        ring_rows=ring[: min(total, ring.shape[0])],
-        ring_total=total,
-        labels=json.loads(metadata["labels"]),
-    )
+    """Read a snapshot; ImportTextError when the file is none, from a newer version, or damaged."""
+    return snapshot_file.read(path)
 
 
 def verify(snapshot: Snapshot, *, backend: str = AUTO) -> list[GroupCheck]:
@@ -177,21 +125,6 @@ def _pack(source: Any, mode: RealKvHashMode, slots: int) -> torch.Tensor:
     page, width = int(source.page_size), int(source.num_bytes_per_token)
     strips = source.tensor[:, : page * width].unflatten(1, (page, width))[:, :, :count]
     return _host(strips.reshape(-1, count)[:slots])
-
-
-def _group(index: int, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> SnapshotGroup:
-    sources = {}
-    for half in ("k", "v"):
-        numbers = range(layout.MAX_REAL_KV_SOURCES)
-        names = [f"{index}.source_{half}.{number}" for number in numbers]
-        sources[half] = tuple(tensors[name] for name in names if name in tensors)
-    return SnapshotGroup(
-        kind=facts["kind"],
-        buffers={name: tensors[f"{index}.{name}"] for name in BUFFER_NAMES if f"{index}.{name}" in tensors},
-        sources=sources,
-        full_to_swa=tensors.get(f"{index}.full_to_swa"),
-        token_offset=int(facts["token_offset"]),
-    )
 
 
 def _check_group(snapshot: Snapshot, group: SnapshotGroup, backend: Backend) -> GroupCheck:
@@ -233,7 +166,7 @@ def _chain_plan(snapshot: Snapshot, group: SnapshotGroup, backend: Backend) -> V
     """Every position of every live request, planned as SGLang plans a forward."""
     if snapshot.req_to_token is None or snapshot.req_pool_indices is None or snapshot.seq_lens is None:
         return None
-    entries = int(snapshot.seq_lens.sum().item())
+    entries = int(snapshot.seq_lens[snapshot.req_pool_indices != layout.PADDING_ROW].sum().item())
     if not entries:
         return None
     window = snapshot.swa_window if group.kind == "SWA" else 0
@@ -249,6 +182,12 @@ def _chain_plan(snapshot: Snapshot, group: SnapshotGroup, backend: Backend) -> V
     )
     backend.plan(inputs, plan, write_plan)
     count = int(plan.num_valid.item())
+    num_slots = next(iter(group.buffers.values())).shape[0]
+    outside = plan.slot_indices[:count][(plan.slot_indices[:count] < 0) | (plan.slot_indices[:count] >= num_slots)]
+    if len(outside):
+        raise ContractError(
+            f"req_to_token leads to slot {int(outside[0])} in {len(outside)} cells of live requests, and the {group.kind} pool has {num_slots} slots"
+        )
     return VerifyPlan(
         slot_indices=plan.slot_indices[:count].clone(),
         expected_tokens=plan.expected_tokens[:count].clone(),
@@ -294,11 +233,10 @@ def _source(packed: torch.Tensor) -> RealKvSource:
 
 def _unlike(group: SnapshotGroup) -> torch.Tensor:
     """Slots whose HEAD and TAIL records differ before the data hash; between two forwards they are equal."""
-    differ: Iterable[torch.Tensor] = [
-        (group.buffers[f"{half}_head"].view(torch.int64)[:, :3] != group.buffers[f"{half}_tail"].view(torch.int64)[:, :3]).any(dim=1)
-        for half in ("k", "v")
-        if f"{half}_head" in group.buffers and f"{half}_tail" in group.buffers
-    ]
-    union = torch.stack(list(differ)).any(dim=0)
+    union = torch.zeros(next(iter(group.buffers.values())).shape[0], dtype=torch.bool)
+    for half in ("k", "v"):
+        head, tail = group.buffers.get(f"{half}_head"), group.buffers.get(f"{half}_tail")
+        if head is not None and tail is not None:
+            union |= (head.view(torch.int64)[:, :3] != tail.view(torch.int64)[:, :3]).any(dim=1)
     union[layout.PADDING_SLOT] = False
     return torch.nonzero(union).flatten()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kvcanary import snapshot
 from kvcanary.analysis.canary_log import CanaryLog, LogBuilder
 from kvcanary.analysis.ring_rows import add_ring_rows
-from kvcanary.errors import ImportTextError
+from kvcanary.errors import ImportTextError, KvCanaryError
 
 RING_SOURCE = "ring"
 
@@ -38,13 +38,15 @@ def read_snapshots(files: Sequence[tuple[str, Path]]) -> tuple[CanaryLog, tuple[
     for name, path in files:
         try:
             loaded = snapshot.load(path)
-        except ImportTextError as error:
-            # The path may be a copy that nobody but this process knows.
-            raise ImportTextError(str(error).replace(str(path), name)) from error
+            checks = snapshot.verify(loaded)
+        except KvCanaryError as error:
+            # The path may be a copy that nobody but this process knows; verify speaks of tensors and of no file.
+            said = str(error).replace(str(path), name)
+            raise ImportTextError(said if isinstance(error, ImportTextError) else f"snapshot {name} cannot be verified: {said}") from error
         builder.files.append(name)
         builder.bytes_read += path.stat().st_size
         rank = loaded.labels.get("rank", "")
-        for check in snapshot.verify(loaded):
+        for check in checks:
             add_ring_rows(builder, _rows(check.rows), name=name, source=check.kind, rank=rank, checked=check.chained + check.bytes_only)
             statuses.append(PoolStatus(name=name, pool=check.kind, rank=rank, status=check.status.numpy()))
             if len(check.unlike):
