@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,7 @@ from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.lab.workloads import plan_benchmark
+from kvcanary.typed import typed
 
 POINT_LIMIT = 10_000
 TEXT_LIMIT = 1 << 20
@@ -90,12 +92,14 @@ def read_sweep(text: str) -> Sweep:
     options = _BENCH_OPTIONS if kind == "bench" else _CAMPAIGN_OPTIONS
     for given in (base, grid, *listed):
         _check_names(given, kind, options)
+    # Counted before any is worked out: a short text can name more combinations than anybody can wait for.
+    count = math.prod(map(len, grid.values())) + len(listed)
+    if count > POINT_LIMIT:
+        raise ConfigError(f"a sweep may have {POINT_LIMIT} points, this one has {count:.6g}; split it into several files")
     found: dict[str, SweepPoint] = {}
     for varied in _varied(grid, listed):
         point = _point(kind, base, varied)
         found.setdefault(point.key, point)
-        if len(found) > POINT_LIMIT:
-            raise ConfigError(f"a sweep may have {POINT_LIMIT} points, this one has more; split it into several files")
     return Sweep(name=name, kind=kind, points=tuple(found.values()))
 
 
@@ -103,15 +107,36 @@ def _document(text: str) -> dict[str, Any]:
     if len(text) > TEXT_LIMIT:
         raise ConfigError(f"a sweep file may have {TEXT_LIMIT} characters, got {len(text)}")
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        document = _read_yaml(text)
+        json.dumps(document, allow_nan=False)
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"not YAML: {' '.join(str(error).split())[:200]}") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a sweep file may hold text, numbers, true, false, lists and mappings; quote a date: {str(error)[:200]}"
+        ) from None
     if not isinstance(document, dict):
         raise ConfigError(f"a sweep file must be a mapping with {', '.join(_KEYS)}, got {type(document).__name__}")
     unknown = [key for key in document if key not in _KEYS]
     if unknown:
         raise ConfigError(f"a sweep file has the keys {', '.join(_KEYS)}, got {str(unknown[0])[:60]!r}")
     return document
+
+
+def _read_yaml(text: str) -> Any:
+    """Plain values, each written where it stands: with aliases a few lines could stand for more than memory holds."""
+    loader = yaml.SafeLoader(text)
+    root = loader.get_single_node()
+    seen: set[int] = set()
+    waiting = [] if root is None else [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            raise yaml.YAMLError(f"what stands in line {node.start_mark.line + 1} is used again by an alias; write it out instead")
+        seen.add(id(node))
+        for child in () if isinstance(node, yaml.ScalarNode) else node.value:
+            waiting += child if isinstance(child, tuple) else [child]
+    return None if root is None else loader.construct_document(root)
 
 
 def _mapping(document: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -144,7 +169,7 @@ def _point(kind: str, base: Mapping[str, Any], varied: Mapping[str, Any]) -> Swe
     identity = hashlib.sha256(json.dumps([kind, given], sort_keys=True, default=str).encode()).hexdigest()[:12]
     try:
         return _bench(given, varied) if kind == "bench" else _campaign(given, varied)
-    except (KvCanaryError, TypeError) as error:
+    except KvCanaryError as error:
         return SweepPoint(key=identity, varied=varied, spec=None, problem=str(error))
 
 
@@ -153,7 +178,7 @@ def _bench(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
     settings = dict(find_preset(str(preset)).settings) if preset is not None else {}
     settings |= {name: value for name, value in given.items() if name in FIELDS and name not in _BENCH_OPTIONS}
     options = {name: value for name, value in given.items() if name in _BENCH_OPTIONS}
-    spec = BenchmarkSpec(settings=Settings.from_flat(settings).to_flat(), **options)
+    spec = typed(BenchmarkSpec, {"settings": Settings.from_flat(settings).to_flat(), **options})
     plan = plan_benchmark(spec)
     return SweepPoint(
         key=_key("bench", spec), varied=varied, spec=spec, estimate_s=plan.estimate_s, peak_bytes=plan.peak_bytes,
@@ -162,7 +187,7 @@ def _bench(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
 
 
 def _campaign(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
-    spec = CampaignSpec(**given)
+    spec = typed(CampaignSpec, given)
     runs = len(plan_of(spec).run_keys())
     return SweepPoint(key=_key("campaign", spec), varied=varied, spec=spec, estimate_s=_CAMPAIGN_START_S + runs * _CAMPAIGN_RUN_S)
 

@@ -93,12 +93,44 @@ def test_a_point_that_cannot_run_keeps_its_reason_and_the_others_run() -> None:
         ("{name: x, kind: campaign, base: {page_size: 4}}", "'page_size' is no option of a campaign; options are faults, configs, seeds"),
         ("!!python/object/apply:os.system ['true']", "not YAML"),
         ("x" * (2 << 20), "may have 1048576 characters"),
+        (
+            "name: x\nkind: bench\npoints:\n- &a {seed: [1, 1, 1]}\n- &b {seed: [*a, *a, *a]}\n- {seed: [*b, *b, *b]}\n",
+            "in line 4 is used again by an alias",
+        ),
+        ("{name: x, kind: bench, base: &b {seed: *b}}", "is used again by an alias"),
+        ("{name: x, kind: bench, base: {seed: 0x" + "9" * 5000 + "}}", "may hold text, numbers"),
+        ("{name: x, kind: bench, base: {step_time_s: .inf}}", "may hold text, numbers"),
+        ("{name: x, kind: bench, base: {model: 2031-01-02}}", "quote a date"),
+        (
+            "{name: x, kind: bench, grid: {"
+            + ", ".join(
+                f"{name}: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]" for name in ("seed", "page_size", "ring_capacity", "num_layers", "head_dim")
+            )
+            + "}}",
+            "may have 10000 points, this one has 100000",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_key(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_sweep(text)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("kind: bench, base: {seed: '1'}", "seed: should be a valid integer, got '1'"),
+        ("kind: bench, base: {preset: [quick]}", "preset: should be a valid string, got ['quick']"),
+        ("kind: bench, base: {faults: 1}", "faults: should be a valid boolean, got 1"),
+        ("kind: campaign, base: {faults: all}", "faults: should be a valid array, got 'all'"),
+        ("kind: campaign, base: {faults: [1]}", "faults.0: should be a valid string, got 1"),
+    ],
+)
+def test_a_point_with_a_value_of_another_type_says_which(options: str, sentence: str) -> None:
+    [point] = read_sweep(f"{{name: x, {options}}}").points
+    assert point.spec is None
+    assert point.problem == sentence
 
 
 def test_a_sweep_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

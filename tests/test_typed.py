@@ -1,0 +1,59 @@
+"""Dataclasses from JSON values: what fits is built as it is, what does not is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from kvcanary.errors import ConfigError
+from kvcanary.typed import typed
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    count: int
+    share: float = 0.5
+    colour: Colour = Colour.RED
+    parts: tuple[Part, ...] = ()
+    free: Any = None
+
+
+def test_lists_become_tuples_and_texts_enums() -> None:
+    built = typed(Whole, {"count": 3, "share": 1, "colour": "red", "parts": [{"name": "a"}], "free": {"x": [1]}})
+    assert built == Whole(count=3, share=1.0, parts=(Part(name="a"),), free={"x": [1]})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "count: is missing"),
+        ({"count": "3"}, "count: should be a valid integer, got '3'"),
+        ({"count": True}, "count: should be a valid integer, got True"),
+        ({"count": 1.0}, "count: should be a valid integer, got 1.0"),
+        ({"count": 1, "share": None}, "share: should be a valid number, got None"),
+        ({"count": 1, "colour": "blue"}, "colour: should be 'red', got 'blue'"),
+        ({"count": 1, "parts": [{"name": "a"}, {"name": 5}]}, "parts.1.name: should be a valid string, got 5"),
+        ({"count": 1, "parts": {"name": "a"}}, "parts: should be a valid array"),
+        ({"count": 1, "other": 2}, "'other' is no field of it"),
+        ({"count": 1, "free": float("inf")}, "holds what JSON does not have"),
+        ({"count": 1, "free": {1, 2}}, "holds what JSON does not have"),
+        ({"count": 1, "free": "x" * 9, "share": "y" * 900}, "share: should be a valid number, got 'yyy"),
+    ],
+)
+def test_what_does_not_fit_is_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        typed(Whole, values)
+    assert str(caught.value).startswith(said)
+    assert len(str(caught.value)) < 200
