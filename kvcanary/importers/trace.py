@@ -82,18 +82,18 @@ class TraceReader:
             if text.strip():
                 yield from self._row(line, text)
 
-    def _detect(self) -> tuple[TraceKind, dict[str, int], tuple[int, str] | None]:
+    def _detect(self) -> tuple[TraceKind, list[str], tuple[int, str] | None]:
         for line, text in self._lines:
             stripped = text.lstrip("\ufeff").strip()
             if not stripped:
                 continue
             if stripped.startswith("{"):
-                return TraceKind.MOONCAKE, {}, (line, stripped)
+                return TraceKind.MOONCAKE, [], (line, stripped)
             header = [name.strip() for name in stripped[:1000].split(",")]
-            columns = {name: index for index, name in enumerate(header)}
             for kind, names in _COLUMNS.items():
-                if all(name in columns for name in names):
-                    return kind, columns, None
+                # A name that stands twice does not say which column is meant.
+                if all(header.count(name) == 1 for name in names):
+                    return kind, header, None
             raise ImportTextError(
                 f"line {line}: no known trace, got {stripped[:80]!r}; expected a JSON object (Mooncake), or a header with "
                 + " or ".join(f"{', '.join(names)} ({kind.value})" for kind, names in _COLUMNS.items())
@@ -121,7 +121,7 @@ class TraceReader:
         cells = _cells(text.strip())
         if len(cells) != len(self._columns):
             raise _BadRowError(f"{len(cells)} columns where the header has {len(self._columns)}")
-        time, prompt, output = ((name, cells[self._columns[name]].strip()) for name in _COLUMNS[self.kind])
+        time, prompt, output = ((name, cells[self._columns.index(name)].strip()) for name in _COLUMNS[self.kind])
         ticks = _azure_time(*time) if self.kind is TraceKind.AZURE else _seconds(*time, 1.0)
         return ticks, _tokens(*prompt), _tokens(*output), None
 

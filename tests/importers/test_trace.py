@@ -120,6 +120,7 @@ def test_rows_come_out_before_the_rest_was_read() -> None:
         ("\n  \n", "the trace is empty"),
         ("time,prompt,output\n1,2,3", "line 1: no known trace, got 'time,prompt,output'; expected a JSON object"),
         ("2023-11-17 09:12:41.06,812,34", "line 1: no known trace"),
+        ("TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-17 09:12:41.06,812,34,5", "line 1: no known trace"),
     ],
 )
 def test_text_that_is_no_trace_is_refused(text: str, message: str) -> None:
