@@ -261,8 +261,8 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
             evidence=tuple(evidence),
             others=(Cause.STALE_RECORD, Cause.TRANSFER_INCOMPLETE),
         )
-    # A run of whole records may also be a prefix that came back without them; a lone intruder with its echo may not.
-    lone = both and bool(marks.incident.echoes) and marks.incident.pattern.run_length == 1
+    # Several whole records may also be a prefix that came back without them; a lone intruder with its echo may not.
+    lone = both and bool(marks.incident.echoes) and len(marks.causes) == 1
     sure = lone and not marks.context.host_tier and marks.context.disaggregation in (None, "null")
     return Suspicion(
         cause=Cause.WRONG_MAPPING,

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from kvcanary import layout
 from kvcanary.errors import ConfigError
 from kvcanary.faults.catalogue import find
 from kvcanary.faults.memory import Group, Strip
@@ -293,11 +294,18 @@ def _cells(count: int, *kinds: tuple[OpKind, dict[str, Any]], reloaded: bool = F
 
 
 def _foreign_records(kind: OpKind, *, reloaded: bool = False) -> Planner:
-    """A run of slots holds the neighbouring records of another request."""
+    """A run of slots holds neighbouring records of another request: a right chain of its own, at other positions."""
 
     def plan(scene: Scene) -> list[FaultOp]:
-        cells = scene.reloaded_run(3) if reloaded else scene.run_of_cells(3)
-        return [_op(scene, Hook.BEFORE_PLAN, kind, slot=cell.slot, **_foreign(scene, cell)) for cell in cells]
+        ops = []
+        before: dict[str, int] = {}
+        for cell in scene.reloaded_run(3) if reloaded else scene.run_of_cells(3):
+            record = _foreign(scene, cell)
+            if before:
+                record["prev_hash"] = layout.mix3(before["prev_hash"], before["token"], before["position"])
+            ops.append(_op(scene, Hook.BEFORE_PLAN, kind, slot=cell.slot, **record))
+            before = record
+        return ops
 
     return plan
 

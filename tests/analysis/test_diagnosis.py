@@ -39,10 +39,10 @@ def test_replaced_cell_is_a_wrong_mapping() -> None:
     assert "slot 34: token 704 at position 3" in diagnosis.causes[0].evidence[0]
 
 
-def test_lone_intruder_is_sure_and_neighbours_or_a_host_tier_are_not() -> None:
+def test_lone_intruder_is_sure_and_several_or_a_host_tier_are_not() -> None:
     pool = pool_of_two()
-    pair = diagnosed(pool.verify([33, 12, 13, 34, 15]))
-    assert first(pair) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+    for slots in ([33, 12, 13, 34, 15], [33, 12, 13, 31, 15]):
+        assert first(diagnosed(pool.verify(slots))) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
     tier = f"{prefix()}Tree cache initialized: source=default impl=HiRadixCache hicache_attached=True\n"
     assert first(diagnosed(pool.verify([11, 12, 34, 14, 15]), before=tier)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
 
