@@ -130,10 +130,12 @@ def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     builder.build().violations.frame()
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("place", ["tag", "reason", "rank", "time"])
-def test_bytes_that_are_no_text_where_a_word_should_stand(place: str) -> None:
+def test_bytes_that_are_no_text_where_a_word_should_stand(place: str, whole: bool) -> None:
     """Reports that are read many at once; a damaged one among them costs no other."""
-    lines = (prefix() + Row().line() + "\n").encode() * 40
+    report = Row().message() if whole else Row().line()
+    lines = f"{prefix()}{report}\n".encode() * 40
     word = {"tag": b"TAIL_K_FULL", "reason": b"verify_real_kv_hash", "rank": b"TP0", "time": b"04:05:06"}[place]
     damaged = lines.replace(word, word[:-1] + b"\x92", 1)
     builder = LogBuilder()
