@@ -45,12 +45,12 @@ def command(
     Exit code 0: every point passed · 1: a point's verdict is fail · 2: bad input · 3: a point is missing or partial · 4: nothing ran.
     """
     try:
-        sweep = read_sweep(_text(spec))
+        chosen = _executor(executor, ray_address)
+        sweep = read_sweep(_text(spec), elsewhere=isinstance(chosen, RayExecutor))
         place = Place(
             home=str(data_folder(os.environ, home).resolve()), database_url=os.environ.get(DATABASE_VARIABLE, ""),
             files_url=os.environ.get(FILES_VARIABLE, ""),
         )  # fmt: skip
-        chosen = _executor(executor, ray_address)
         if dry_run:
             _print_plan(sweep, set(finished(sweep, place)), json_target)
             raise typer.Exit(PASS)

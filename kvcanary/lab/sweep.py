@@ -26,6 +26,8 @@ TEXT_LIMIT = 1 << 20
 KINDS = ("bench", "campaign")
 _KEYS = ("name", "kind", "base", "grid", "points")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
+# What no machine has, so that none is ruled out here.
+_ANY_MEMORY_BYTES = 1 << 60
 # One run of a campaign on two cores that others use as well, and the start of its worker; they serve the estimate only.
 _CAMPAIGN_RUN_S, _CAMPAIGN_START_S = 0.25, 5.0
 _BENCH_OPTIONS = tuple(field.name for field in fields(BenchmarkSpec) if field.name != "settings")
@@ -69,11 +71,12 @@ class Sweep:
         return f"sweep:{self.name}"
 
 
-def read_sweep(text: str) -> Sweep:
+def read_sweep(text: str, *, elsewhere: bool = False) -> Sweep:
     """Read a sweep file (YAML, of which JSON is a part). ConfigError names the key that is wrong; a point that cannot run keeps its reason.
 
     name; kind: bench or campaign; base: what all points share; grid: lists, of which every combination is a point; points: a list of
     single points. Options are those of the kind, settings by their field name, and `preset_settings`, a real configuration by name.
+    elsewhere: points run on other machines, which say themselves what device and memory they have; here they need not be.
     """
     document = _document(text)
     name, kind = document.get("name"), document.get("kind")
@@ -98,7 +101,7 @@ def read_sweep(text: str) -> Sweep:
         raise ConfigError(f"a sweep may have {POINT_LIMIT} points, this one has {count:.6g}; split it into several files")
     found: dict[str, SweepPoint] = {}
     for varied in _varied(grid, listed):
-        point = _point(kind, base, varied)
+        point = _point(kind, base, varied, elsewhere)
         found.setdefault(point.key, point)
     return Sweep(name=name, kind=kind, points=tuple(found.values()))
 
@@ -164,22 +167,22 @@ def _varied(grid: Mapping[str, list[Any]], listed: Sequence[Mapping[str, Any]]) 
     yield from listed
 
 
-def _point(kind: str, base: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
+def _point(kind: str, base: Mapping[str, Any], varied: Mapping[str, Any], elsewhere: bool) -> SweepPoint:
     given = {**base, **varied}
     identity = hashlib.sha256(json.dumps([kind, given], sort_keys=True, default=str).encode()).hexdigest()[:12]
     try:
-        return _bench(given, varied) if kind == "bench" else _campaign(given, varied)
+        return _bench(given, varied, elsewhere) if kind == "bench" else _campaign(given, varied)
     except KvCanaryError as error:
         return SweepPoint(key=identity, varied=varied, spec=None, problem=str(error))
 
 
-def _bench(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
+def _bench(given: Mapping[str, Any], varied: Mapping[str, Any], elsewhere: bool) -> SweepPoint:
     preset = given.get("preset_settings")
     settings = dict(find_preset(str(preset)).settings) if preset is not None else {}
     settings |= {name: value for name, value in given.items() if name in FIELDS and name not in _BENCH_OPTIONS}
     options = {name: value for name, value in given.items() if name in _BENCH_OPTIONS}
     spec = typed(BenchmarkSpec, {"settings": Settings.from_flat(settings).to_flat(), **options})
-    plan = plan_benchmark(spec)
+    plan = plan_benchmark(spec, _ANY_MEMORY_BYTES if elsewhere else None)
     return SweepPoint(
         key=_key("bench", spec), varied=varied, spec=spec, estimate_s=plan.estimate_s, peak_bytes=plan.peak_bytes,
         devices=int(spec.device != "cpu"),

@@ -108,7 +108,7 @@ def run_point(
 ) -> Outcome:
     """Run one point to its end and return what became of it; whoever runs it a second time finds the first.
 
-    A run of the point that another process has begun is waited for: its worker outlives the one who started it.
+    A run of the point that another process has begun under the same data folder is waited for: its worker outlives who started it.
     """
     label, mark = f"sweep:{sweep_name}", f"{sweep_name}/{key}"
     store = place.open()
@@ -120,10 +120,13 @@ def run_point(
                 known = _by_key(store, sweep_name, label).get(key, [])
                 if known and known[0].state is RunState.DONE:
                     return _outcome(key, known[0])
-                run_id = next((record.id for record in known if record.state.active), "")
+                # One on another host cannot be followed from here, and when that host is lost nobody says so.
+                run_id = next((record.id for record in known if record.state.active and store.files.own(record.id)), "")
                 run_id = run_id or manager.start(spec_from(kind, values), sweep=mark)
                 _label(store, run_id, label)
                 last = _follow(manager, run_id, stop)
+                # A look takes its end into the database, and its files to where other hosts find them.
+                store.row(run_id)
                 if last.state is not RunState.INTERRUPTED:
                     break
         finally:

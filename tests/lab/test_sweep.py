@@ -76,6 +76,21 @@ def test_a_point_that_cannot_run_keeps_its_reason_and_the_others_run() -> None:
     assert all((point.spec is None) == bool(point.problem) for point in sweep.points)
 
 
+def test_a_device_need_not_be_where_the_sweep_is_called() -> None:
+    text = BENCH + "grid: {device: [cpu, 'cuda:7', gpu9], pool_slot_count: [2048, 2000000000]}\n"
+    assert [bool(point.problem) for point in read_sweep(text).points] == [False, True, True, True, True, True]
+    points = read_sweep(text, elsewhere=True).points
+    assert [(point.devices, bool(point.problem)) for point in points] == [
+        (0, False),
+        (0, False),
+        (1, False),
+        (1, False),
+        (0, True),
+        (0, True),
+    ]
+    assert points[3].peak_bytes > 10**11
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from kvcanary.lab.sweep import Sweep, SweepPoint, read_sweep
 from kvcanary.store import sweeps
 from kvcanary.store.sweep_progress import all_sweeps, ask_to_stop
 from kvcanary.store.sweeps import ATTEMPTS, LocalExecutor, Outcome, Place, RayExecutor, finished, granted_device, run_point, run_sweep
+from tests.store import postgres
 from tests.stored_runs import store_run
 
 SWEEP = read_sweep("{name: seeds, kind: campaign, base: {faults: [payload_bytes.bit_flip], configs: [partial]}, grid: {seeds: [1, 2, 3]}}")
@@ -59,10 +62,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedJobs]:
     return fresh
 
 
-def run_first(root: Path) -> Outcome:
+def run_first(root: Path, place: Place | None = None) -> Outcome:
     point = SWEEP.points[0]
     assert point.spec is not None
-    return run_point(SWEEP.name, SWEEP.kind, point.key, asdict(point.spec), Place(home=str(root)))
+    return run_point(SWEEP.name, SWEEP.kind, point.key, asdict(point.spec), place or Place(home=str(root)))
 
 
 def records(root: Path) -> list[RunRecord]:
@@ -98,6 +101,17 @@ def test_a_run_without_its_label_is_found_too(jobs: type[ScriptedJobs], tmp_path
     assert run_first(tmp_path).run_id == run
     assert jobs.started == ()
     assert list(finished(SWEEP, Place(home=str(tmp_path)))) == [SWEEP.points[0].key]
+
+
+def test_a_run_that_goes_on_is_waited_for_here_and_begun_anew_when_it_was_on_another_host(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    """A host that is lost says nothing, so its run is active in the database for ever."""
+    lives = {"state": RunState.RUNNING, "pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
+    place = Place(home=str(tmp_path / "here"), database_url=f"sqlite:///{tmp_path / 'shared.sqlite3'}")
+    lost = store_run(tmp_path / "there", 1, kind="campaign", sweep=f"seeds/{SWEEP.points[0].key}", **lives)
+    replace(place, home=str(tmp_path / "there")).open().close()
+    jobs.script = [RunState.DONE]
+    outcome = run_first(tmp_path / "here", place)
+    assert (outcome.state, outcome.run_id != lost, len(jobs.started)) == ("done", True, 1)
 
 
 def test_a_failed_point_ends_nothing_and_the_next_call_runs_what_is_missing(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
@@ -218,25 +232,73 @@ def _kill_first(root: Path, killed: list[int]) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Two processors, and one accelerator that nobody looks for: Ray takes the number for granted."""
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'kvcanary[ray]'")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
 
+@pytest.fixture
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A store as the hosts of a cluster share it, on PostgreSQL where a server can be started."""
+    url = "" if postgres.why_not() else postgres.new_database(request.getfixturevalue("postgres_url"), "cluster")
+    return Place(home=str(tmp_path), database_url=url, files_url=str(tmp_path / "shared"))
+
+
 @pytest.mark.usefixtures("cluster")
-def test_a_ray_cluster_that_loses_a_worker_has_each_point_once(tmp_path: Path) -> None:
+def test_a_ray_cluster_that_loses_a_worker_has_each_point_once(shared_store: Place, tmp_path: Path) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=_kill_first, args=(tmp_path, killed))
     killer.start()
-    outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
+    outcomes = list(run_sweep(SWEEP, shared_store, RayExecutor()))
     killer.join()
     assert len(killed) >= 2
     assert sorted(outcome.key for outcome in outcomes) == sorted(point.key for point in SWEEP.points)
     assert all(outcome.done and outcome.verdict == "pass" for outcome in outcomes), outcomes
-    states = [(record.sweep, record.state) for record in records(tmp_path)]
+    # Looked at from another host, which shares the database and the place of the files.
+    elsewhere = replace(shared_store, home=str(tmp_path / "elsewhere")) if shared_store.database_url else shared_store
+    store = elsewhere.open()
+    states = [(record.sweep, record.state) for record in store.records(label=SWEEP.label)]
     assert Counter(sweep for sweep, state in states if state is RunState.DONE) == {f"seeds/{point.key}": 1 for point in SWEEP.points}
     assert [state for _, state in states if state is not RunState.DONE] == [RunState.INTERRUPTED]
-    assert all(outcome.found for outcome in run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
+    assert all((store.folder(outcome.run_id).path / "campaign.jsonl").is_file() for outcome in outcomes)
+    store.close()
+    assert all(outcome.found for outcome in run_sweep(SWEEP, shared_store, RayExecutor()))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_points_on_an_accelerator_ask_for_one_gpu_and_run_on_the_one_that_they_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watched(*task: Any) -> dict[str, Any]:
+        """The task as it is, but what Ray granted and the device of the point are told instead of running it."""
+        import ray
+
+        from kvcanary.store import sweeps as there
+
+        def told(_sweep: str, _kind: str, key: str, values: dict[str, Any], _place: Place) -> Outcome:
+            begun = time.time()
+            time.sleep(0.3)
+            granted = ray.get_runtime_context().get_assigned_resources()
+            said = {"device": values["device"], "granted": granted, "begun": begun, "ended": time.time()}
+            return Outcome(key=key, run_id="", state="done", verdict="pass", sentence=json.dumps(said))
+
+        run_point = there.run_point
+        there.run_point = told
+        try:
+            return there._ray_point(*task)
+        finally:
+            there.run_point = run_point
+
+    monkeypatch.setattr(sweeps, "_ray_point", watched)
+    sweep = read_sweep(
+        "{name: gpus, kind: bench, base: {preset_settings: laptop}, grid: {device: [cpu, 'cuda:5'], seed: [1, 2]}}", elsewhere=True
+    )
+    said = {outcome.key: json.loads(outcome.sentence) for outcome in run_sweep(sweep, Place(home=str(tmp_path)), RayExecutor())}
+    host, first, second = [said[point.key] for point in sweep.points[1:]]
+    assert (host["device"], host["granted"].get("CPU"), host["granted"].get("GPU")) == ("cpu", 1.0, None)
+    for point in (first, second):
+        assert (point["device"], point["granted"]["GPU"]) == ("cuda:0", 1.0)
+    # There is one, so that they take turns.
+    assert first["ended"] <= second["begun"] or second["ended"] <= first["begun"]
