@@ -32,7 +32,7 @@ class Words:
     codes: Int64
     texts: Sequence[bytes]
 
-    def __getitem__(self, items: slice | Bools) -> Words:
+    def __getitem__(self, items: slice | Bools | Int64) -> Words:
         return Words(codes=self.codes[items], texts=self.texts)
 
     def used(self) -> tuple[Int64, list[bytes]]:

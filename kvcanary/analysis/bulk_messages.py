@@ -20,7 +20,7 @@ MARK = b"kv_canary violation: launch_tag="
 MESSAGE_LINES = 7
 UNKNOWN = -1
 _TAG, _REASON = re.compile(rb"[A-Z][A-Z0-9_]*|unknown\(-?\d{1,19}\)"), re.compile(rb"[a-z0-9_+]+")
-_KIND, _BODY_REASON = re.compile(rb"[a-z_]+"), re.compile(rb"[a-z_ ]+")
+_KIND, _BODY_REASON = re.compile(rb"[a-z0-9_()-]+"), re.compile(rb"[a-z_ ]+")
 _MAX_WORD = 160
 
 

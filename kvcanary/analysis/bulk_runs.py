@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kvcanary.analysis.block_text import Bools, Int64, Words
 from kvcanary.analysis.bulk_lines import BulkBlock, BulkNumbers
 from kvcanary.analysis.bulk_messages import MESSAGE_LINES, BulkRecords, Heads
+from kvcanary.analysis.bulk_wrappers import Piece
 from kvcanary.analysis.canary_lines import Footer
 from kvcanary.analysis.canary_log import LogBuilder, StreamState
 from kvcanary.analysis.messages import OPEN_LINES, TRACE_LINES, LastRecord, MessageReader
@@ -33,15 +34,15 @@ class RunReader:
 
     def __init__(self, builder: LogBuilder, messages: MessageReader, *, file: str) -> None:
         self._builder, self._messages, self._file = builder, messages, file
-        self._source = ""
+        self._piece = Piece(text=b"")
 
-    def take(self, block: BulkBlock, lines: slice, before: int, batch_sizes: BatchSizes, *, source: str = "") -> slice:
+    def take(self, block: BulkBlock, lines: slice, before: int, batch_sizes: BatchSizes, piece: Piece) -> slice:
         """Take these lines of a block, or the first of them; which were taken.
 
-        source: who printed them, as in Stream. before: the number of the line before the first. batch_sizes: running requests before
-        bytes of the block, -1 when unknown.
+        before: the number of the line before the first. batch_sizes: running requests before bytes of the block, -1 when unknown.
+        piece: what the block was read from.
         """
-        self._source = source
+        self._piece = piece
         lines = slice(lines.start, self._end(block.records[_within(block.records.heads, lines)], lines))
         offset = before + 1 - lines.start
         self._take_records(block.records[_within(block.records.heads, lines)], block.starts, offset, batch_sizes)
@@ -102,14 +103,17 @@ class RunReader:
     def _sign(self, heads: Heads, offset: int) -> _Signed:
         """Ranks and times; a record without a prefix belongs to the traceback above it."""
         codes, leads = heads.lead.used()
-        seconds = np.array([self._messages.seconds(text.decode()) for text in heads.time.texts])
+        seconds = np.array([self._messages.seconds(text.decode(errors="replace")) for text in heads.time.texts])
         times = seconds[heads.time.codes]
         prefixed = np.array([lead.endswith(_PREFIXED) for lead in leads], dtype=bool)
         raised = np.array([lead.endswith(b"Error: ") for lead in leads], dtype=bool)
         traced = np.zeros(len(codes), dtype=bool)
         bare = np.flatnonzero(~prefixed[codes])
+        if len(bare) and (collected := self._piece.collected) is not None:
+            known, texts = collected[heads.lines[bare]].used()
+            times[bare] = np.array([self._messages.seconds(text.decode(errors="replace").replace("T", " ")) for text in texts])[known]
         rank = ""
-        if len(bare) and (trace := self._messages.trace_before(self._source, int(heads.lines[bare[0]]) + offset)):
+        if len(bare) and (trace := self._messages.trace_before(self._piece.source, int(heads.lines[bare[0]]) + offset)):
             numbers = heads.lines[bare] + offset
             far = np.flatnonzero(np.diff(numbers) > TRACE_LINES)
             bare = bare[: int(far[0]) + 1] if len(far) else bare
@@ -122,8 +126,8 @@ class RunReader:
         for group in np.argsort(firsts).tolist():
             first = int(firsts[group])
             lead, told = leads[int(codes[first])], bool(traced[first])
-            printed = lead.removesuffix(_PREFIXED).decode().strip() if lead.endswith(_PREFIXED) else ""
-            state = self._messages.state(rank if told else printed, self._source)
+            printed = lead.removesuffix(_PREFIXED).decode(errors="replace").strip() if lead.endswith(_PREFIXED) else ""
+            state = self._messages.state(rank if told else printed, self._piece.source)
             state.raised = state.raised or told or bool(raised[codes[first]])
             if state not in states:
                 states.append(state)
@@ -170,7 +174,7 @@ def _prefixed(heads: Heads) -> Bools:
 
 def _names(words: Words) -> tuple[Int64, list[str]]:
     codes, texts = words.used()
-    return codes, [text.decode() for text in texts]
+    return codes, [text.decode(errors="replace") for text in texts]
 
 
 def _last_record(state: StreamState, records: BulkRecords, numbers: Int64, alone: Int64, first_row: int, *, closed: bool) -> LastRecord:
@@ -179,8 +183,8 @@ def _last_record(state: StreamState, records: BulkRecords, numbers: Int64, alone
         return LastRecord(state=state)
     row = int(alone[-1])
     record = Record(
-        launch_tag=records.tag.texts[records.tag.codes[row]].decode(),
-        fail_reason=records.reason.texts[records.reason.codes[row]].decode(),
+        launch_tag=records.tag.texts[records.tag.codes[row]].decode(errors="replace"),
+        fail_reason=records.reason.texts[records.reason.codes[row]].decode(errors="replace"),
         numbers=tuple(int(values[row]) for values in (*records.ints, *records.hashes)),
     )
     lines = numbers[alone]

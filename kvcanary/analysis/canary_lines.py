@@ -36,11 +36,11 @@ _KEY_START = re.compile("|".join(key for key, _, _ in _GRAMMAR))
 _BYTES_PREFIX = rb"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<ranks>(?: [A-Z]{2,}\d+)*)\] )"
 FAST_MESSAGE = re.compile(
     _BYTES_PREFIX
-    + rb"kv_canary violation: launch_tag=(?P<tag>[A-Z0-9_]+) fail_reason=(?P<reason>[a-z0-9_+]+) slot_idx=(?P<slot>-?\d{1,18}) "
+    + rb"kv_canary violation: launch_tag=(?P<tag>[A-Z0-9_]+|unknown\(-?\d{1,19}\)) fail_reason=(?P<reason>[a-z0-9_+]+) slot_idx=(?P<slot>-?\d{1,18}) "
     rb"position=(?P<position>-?\d{1,18}) stored_token=(?P<token>-?\d{1,18}) expected_token=(?P<expected>-?\d{1,18}) "
     rb"stored_chain_hash=0x(?P<hash>[0-9a-f]{16}) expected_aux=0x(?P<aux>[0-9a-f]{16})\r?\n"
     rb"KV cache canary violation detected \(kernel_kind=(?P=tag), slot_idx=(?P=slot), position=(?P=position)\)\r?\n"
-    rb"canary_kind: +[a-z_]+\r?\n  fail_reasons: [a-z_ ]+\r?\n  (?:stored|actual): +token_id=(?P=token) +position=(?P=position) "
+    rb"canary_kind: +[a-z0-9_()-]+\r?\n  fail_reasons: [a-z_ ]+\r?\n  (?:stored|actual): +token_id=(?P=token) +position=(?P=position) "
     rb"prev_hash=0x(?P=hash)\r?\n  expected: [^\n]*\n"
     rb"  total_violations=(?P<total>\d{1,18}) ring_overflow=(?P<overflow>True|False) step_when_pumped=(?P<step>\d{1,18})\r?\n"
 )

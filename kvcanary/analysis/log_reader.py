@@ -17,6 +17,7 @@ from kvcanary.analysis import canary_lines
 from kvcanary.analysis.block_text import Int64
 from kvcanary.analysis.bulk_lines import BulkBlock, read_block
 from kvcanary.analysis.bulk_runs import RunReader
+from kvcanary.analysis.bulk_wrappers import Piece, pieces_of
 from kvcanary.analysis.canary_lines import Footer
 from kvcanary.analysis.canary_log import LogBuilder, StreamState
 from kvcanary.analysis.messages import TRACEBACK, MessageReader
@@ -58,10 +59,11 @@ class LogReader:
         self._start_blocks = _START_BLOCKS
         self._block, self._at, self._batch_from = b"", 0, 0
         self._batch: int | None = None
-        self._states: dict[bytes, StreamState] = {}
+        self._states: dict[tuple[str, bytes], StreamState] = {}
         self._time: tuple[bytes, float] = (b"", math.nan)
         self._bulk: BulkBlock | None = None
         self._runs = RunReader(builder, self._messages, file=file)
+        self._piece, self._piece_line = Piece(text=b""), 0
         self._place = 0
         self._gaps: list[tuple[int, int]] = []
         self._partial: dict[str, LogLine] = {}
@@ -90,14 +92,24 @@ class LogReader:
         self._messages.finish()
 
     def _read_block(self, block: bytes) -> None:
-        self._block, self._batch_from = block, 0
         self._sample(block)
         self._builder.mark_line(self._file, self._lines + 1, self._place)
         self._place += len(block)
+        self._start_blocks -= 1
+        speaks, before = _CANARY in block, self._lines
+        troubled = speaks and any(word in block for word in _TROUBLE)
+        for piece in pieces_of(block) if speaks else (Piece(text=block),):
+            self._read_piece(piece, troubled=troubled)
+        self._builder.lines += self._lines - before
+
+    def _read_piece(self, piece: Piece, *, troubled: bool) -> None:
+        block = piece.text
+        self._piece, self._piece_line = piece, self._lines
+        self._block, self._batch_from = block, 0
         self._bulk = read_block(block)
         self._gaps = self._bulk.gaps(len(block), _BULK_RUN) if self._bulk is not None else [(0, len(block))]
-        hits = self._first_hits(block)
-        at, counted, before = 0, 0, self._lines
+        hits = self._first_hits(block, troubled=troubled)
+        at, counted = 0, 0
         while at < len(block):
             attending = self._messages.attending or bool(self._partial)
             if not attending:
@@ -114,19 +126,17 @@ class LogReader:
             for word in [word for word, place in hits.items() if place < at]:
                 hits[word] = self._find(block, word, at)
         self._lines += block.count(b"\n", counted) + (not block.endswith(b"\n"))
-        self._builder.lines += self._lines - before
         self._at = len(block)
-        self._batch_from = max(self._batch_from, len(block) - _TAIL_BYTES)
         self._running_reqs()
 
-    def _first_hits(self, block: bytes) -> dict[bytes, int]:
+    def _first_hits(self, block: bytes, *, troubled: bool) -> dict[bytes, int]:
         """Where each word that matters in this block stands first."""
         hits = {word: self._find(block, word, 0) for word in (_CANARY, _SERVER_ARGS)}
-        self._start_blocks = _START_BLOCKS if hits[_SERVER_ARGS] != _NOWHERE else self._start_blocks - 1
+        if hits[_SERVER_ARGS] != _NOWHERE:
+            self._start_blocks = _START_BLOCKS
         if self._start_blocks > 0:
             hits |= {word: self._find(block, word, 0) for word in _START_WORDS}
-        trouble = hits[_CANARY] != _NOWHERE and any(word in block for word in _TROUBLE)
-        since = 0 if trouble else max(0, len(block) - _TAIL_BYTES)
+        since = 0 if troubled else max(0, len(block) - _TAIL_BYTES)
         hits |= {word: self._find(block, word, since) for word in _ERROR_WORDS}
         return hits
 
@@ -145,9 +155,10 @@ class LogReader:
         stop = len(block) if stop < 0 else stop
         raw = block[at:stop]
         if not attending or self._partial or self._messages.wrapped or any(word in raw for word in _BODY_WORDS):
+            number = self._lines - self._piece_line
             for part in raw.decode(errors="replace").split("\r"):
                 for line in unwrap(part) if part else ():
-                    self._read_line(line)
+                    self._read_line(self._piece.outside(line, number))
         return stop + 1
 
     def _read_line(self, line: LogLine) -> None:
@@ -196,7 +207,7 @@ class LogReader:
         run = bulk.run_at(at)
         if run.stop - run.start < _BULK_RUN:
             return at
-        taken = self._runs.take(bulk, run, self._lines, self._batch_sizes)
+        taken = self._runs.take(bulk, run, self._lines, self._batch_sizes, self._piece)
         self._lines += taken.stop - taken.start
         return int(bulk.starts[taken.stop])
 
@@ -221,9 +232,10 @@ class LogReader:
         return state
 
     def _prefix_state(self, ranks: bytes, time: bytes) -> tuple[StreamState, float]:
-        state = self._states.get(ranks)
+        key = (self._piece.source, ranks)
+        state = self._states.get(key)
         if state is None:
-            state = self._states[ranks] = self._messages.state(ranks.decode().strip())
+            state = self._states[key] = self._messages.state(ranks.decode().strip(), self._piece.source)
         if time != self._time[0]:
             self._time = (time, self._messages.seconds(time.decode()))
         state.seen(self._time[1])

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcanary.analysis import bulk_lines, log_reader
+from kvcanary.analysis import bulk_lines, bulk_wrappers, log_reader
 from kvcanary.analysis.bulk_lines import BulkBlock, read_block
+from kvcanary.analysis.bulk_wrappers import pieces_of
 from kvcanary.analysis.canary_log import LogBuilder
 from kvcanary.analysis.log_reader import LogReader
+from kvcanary.importers.log_lines import LogLine, unwrap
 from kvcanary.layout import FAIL_REASON_LABELS, LaunchTag
 from tests.analysis.rendering import Row, prefix, stats
 
@@ -77,6 +79,23 @@ def damaged(rng: random.Random, text: str) -> str:
     return (text.replace("\n", "\r\n"), stats(100, 3), "RuntimeError: " + text.split("] ", 1)[-1], "noise")[kind - 3]
 
 
+def collected(rng: random.Random, text: str, by: str) -> str:
+    """A line as a collector writes it; now and then one is cut, marked as partial or left alone."""
+    if not by or rng.random() < 0.01:
+        return text
+    time = f"2027-02-03T04:{rng.randrange(60):02d}:{rng.randrange(60):02d}"
+    fraction, zone = rng.choice(["", ".5", ".123456789"]), rng.choice(["Z", "+02:00"])
+    mark = "P" if rng.random() < 0.01 else "F"
+    text = {
+        "docker": f'{{"log":"{text}\\n","stream":"{rng.choice(["stderr", "stdout"])}","time":"{time}{fraction}Z"}}',
+        "cri": f"{time}{fraction}{zone} {rng.choice(['stderr', 'stdout'])} {mark} {text}",
+        "kubectl": f"{time}{fraction}{zone} {text}",
+        "compose": f"server-1  | {text}",
+        "colours": f"\x1b[33m{text}\x1b[0m",
+    }[by]
+    return text[: rng.randrange(len(text))] if rng.random() < 0.01 else text
+
+
 def read(data: bytes, size: int) -> LogBuilder:
     builder = LogBuilder()
     reader = LogReader(builder, server="s", file="f")
@@ -93,13 +112,16 @@ def read(data: bytes, size: int) -> LogBuilder:
     st.sampled_from([0.0, 0.2, 1.0]),
     st.sampled_from([1 << 20, 30_000]),
     st.sampled_from([1, 12]),
+    st.sampled_from(["", "", "docker", "cri", "kubectl", "compose", "colours"]),
 )
-def test_bulk_and_single_reading_agree(seed: int, share: float, alone: float, size: int, run: int) -> None:
+def test_bulk_and_single_reading_agree(seed: int, share: float, alone: float, size: int, run: int, by: str) -> None:
     rng = random.Random(seed)
     parts = [single_line(rng, number) if rng.random() < alone else message(rng, number) for number in range(1, 160)]
-    data = "".join((damaged(rng, part) if rng.random() < share else part) + "\n" for part in parts).encode()
+    lines = [line for part in parts for line in (damaged(rng, part) if rng.random() < share else part).split("\n")]
+    data = "".join(collected(rng, line, by) + "\n" for line in lines).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk_lines, "MIN_LINES", 1)
+        patch.setattr(bulk_wrappers, "MIN_LINES", 2)
         patch.setattr(log_reader, "_BULK_RUN", run)
         bulk = read(data, size)
         patch.setattr(bulk_lines, "MIN_LINES", 1 << 30)
@@ -109,6 +131,30 @@ def test_bulk_and_single_reading_agree(seed: int, share: float, alone: float, si
     one, other = bulk.build(), single.build()
     assert one.streams == other.streams
     assert (one.lines, one.canary_lines, one.unread, one.events) == (other.lines, other.canary_lines, other.unread, other.events)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from(["docker", "cri", "kubectl", "compose", "colours"]))
+def test_unwrapping_a_block_is_unwrapping_its_lines(seed: int, by: str) -> None:
+    rng = random.Random(seed)
+    parts = [single_line(rng, number) for number in range(1, 60)]
+    lines = [line for part in parts for line in (damaged(rng, part) if rng.random() < 0.1 else part).split("\n")]
+    lines += rng.choices(
+        ["", "stdout F", "stderr", "a | b", "é", "tab\tstop", 'a "quote"', "back\\slash", "{}", "2027-02-03T04:05:06Z x"], k=20
+    )
+    rng.shuffle(lines)
+    data = "".join(collected(rng, line, by) + "\n" for line in lines).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_wrappers, "MIN_LINES", 2)
+        pieces = list(pieces_of(data))
+    found: list[LogLine] = []
+    for piece in pieces:
+        for number, raw in enumerate(piece.text.decode().split("\n")[:-1]):
+            for part in filter(None, raw.split("\r")):
+                found += [piece.outside(line, number) for line in unwrap(part)]
+    expected = [line for raw in data.decode().split("\n") for part in filter(None, raw.split("\r")) for line in unwrap(part)]
+    # A line of nothing but a wrapper is skipped once the wrapper is off.
+    assert [line for line in found if line.text] == [line for line in expected if line.text]
 
 
 def block_of(texts: list[str]) -> BulkBlock:
