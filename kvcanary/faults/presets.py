@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from kvcanary.faults.ops import FaultOp, Hook, OpKind
 from kvcanary.faults.preset import Preset, before
+from kvcanary.faults.presets_bytes import BYTES_PRESETS
+from kvcanary.faults.presets_inputs import INPUT_PRESETS
 from kvcanary.faults.presets_moves import MOVE_PRESETS
 from kvcanary.faults.presets_pool import POOL_PRESETS
 from kvcanary.faults.scenario import Actor, Scenario, ScriptStep
@@ -144,4 +146,6 @@ PRESETS: Mapping[str, Preset] = {
     "draft-position-too-far": _position_of_a_draft(),
     **POOL_PRESETS,
     **MOVE_PRESETS,
+    **INPUT_PRESETS,
+    **BYTES_PRESETS,
 }

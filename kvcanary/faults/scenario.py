@@ -46,7 +46,7 @@ class ScriptStep:
 class Scenario:
     """Steps and the operations that go wrong in them. slots counts the padding slot; window makes it a sliding-window group, whose slots
 
-    have the same numbers in both pools.
+    have the same numbers in both pools. draft: a draft model keeps KV of its own, so every request names one token more than it writes.
     """
 
     slots: int
@@ -54,6 +54,7 @@ class Scenario:
     steps: tuple[ScriptStep, ...]
     ops: tuple[FaultOp, ...] = ()
     window: int | None = None
+    draft: bool = False
 
     def options(self) -> ServingOptions:
         """Sizes for an executor of this scenario."""
@@ -63,6 +64,8 @@ class Scenario:
             max_seq_len_per_req=self._width(),
             sliding_window=self.window,
             swa_pool_slot_count=self.slots - 1 if self.window else None,
+            speculative_num_draft_tokens=1 if self.draft else None,
+            draft_pool=self.draft,
         )
 
     def compile(self) -> list[tuple[Step, dict[Group, SweepEntries] | None]]:
@@ -98,6 +101,7 @@ class Scenario:
             expected_tokens=tokens,
             full_to_swa=mapping,
             window=self.window or 0,
+            draft_tokens=tokens[row, position + 1].astype(np.int64) if self.draft else None,
         )
 
     def _width(self) -> int:

@@ -15,7 +15,10 @@ from kvcanary.layout import LaunchTag, reason_labels
 
 @dataclass(frozen=True, slots=True)
 class PresetResult:
-    """What one configuration reports of a preset: lines 'step N: LAUNCH slot S reasons'; reason says why there are none, where that is known."""
+    """What one configuration reports of a preset: lines 'step N: LAUNCH slot S reasons', with DRAFT_ before a launch of the draft model's
+
+    canary; reason says why there are none, where that is known.
+    """
 
     config: str
     lines: tuple[str, ...]
@@ -36,7 +39,11 @@ def tell(preset: Preset, configs: Mapping[str, CanaryConfig], backend: Backend) 
 
 
 def _lines(report: StepReport) -> list[str]:
-    found = [f"{LaunchTag(row[0]).name} slot {row[1]} {'+'.join(reason_labels(row[7]))}" for row in report.rows.tolist()]
+    found = [
+        f"{runner}{LaunchTag(row[0]).name} slot {row[1]} {'+'.join(reason_labels(row[7]))}"
+        for runner, rows in (("", report.rows), ("DRAFT_", report.draft_rows))
+        for row in rows.tolist()
+    ]
     for rule, cells in (("cell", report.zero_cells), ("seed", report.zero_seeds)):
         found += [f"STRICT request {rid} position {position} {rule} at slot 0" for rid, position in cells]
     return [f"step {report.index}: {text}" for text in found]

@@ -27,16 +27,18 @@ def rows(name: str, config: CanaryConfig, backend: str = "reference") -> dict[in
     found: dict[int, list[str]] = {}
     for step, sweep in scenario.compile():
         report = executor.run(step, scenario.ops, sweep if config.sweep_interval else None)
-        for row in report.rows:
-            tag = LaunchTag(int(row[0])).name
-            if tag.endswith(group):
-                found.setdefault(step.index, []).append(f"{tag.split('_')[0]} {row[1]} {'+'.join(reason_labels(int(row[7])))}")
+        for runner, kept in (("", report.rows), ("DRAFT ", report.draft_rows)):
+            for row in kept:
+                tag = LaunchTag(int(row[0])).name
+                if tag.endswith(group):
+                    line = f"{runner}{tag.split('_')[0]} {row[1]} {'+'.join(reason_labels(int(row[7])))}"
+                    found.setdefault(step.index, []).append(line)
     return {step: sorted(lines) for step, lines in found.items()}
 
 
-def both(*lines: str) -> list[str]:
+def both(*lines: str, runner: str = "") -> list[str]:
     """The same rows at HEAD and TAIL."""
-    return sorted(f"{launch} {line}" for launch in ("HEAD", "TAIL") for line in lines)
+    return sorted(f"{runner}{launch} {line}" for launch in ("HEAD", "TAIL") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,52 @@ def both(*lines: str) -> list[str]:
         ("node-outlives-its-slots", {}, {2: both(f"12 {CHAIN}+{POSITION}", f"13 {POSITION}", "16 write_position")}),
         ("rows-packed-differently", {"real_data": PARTIAL}, {}),
         ("rows-packed-differently", {"real_data": ALL}, {1: [f"TAIL 6 {BYTES}"]}),
+        # Slot 11 is the other's position 2, linked to its position 1; slot 4 lost its predecessor.
+        ("cell-of-another-request", {}, {1: both(f"11 {CHAIN}+{POSITION}", f"4 {CHAIN}")}),
+        ("cell-of-another-request", {"verify_token_assert": True}, {1: both(f"11 {CHAIN}+{POSITION}+{TOKEN}", f"4 {CHAIN}")}),
+        # The foreign prefix agrees with itself; slot 6 was chained to it, and does not fit the right prefix a step later.
+        ("row-replaced-for-one-forward", {"real_data": ALL}, {2: both(f"6 {CHAIN}")}),
+        (
+            "row-replaced-for-one-forward",
+            {"verify_token_assert": True},
+            {1: both(*(f"{slot} {TOKEN}" for slot in (10, 11, 12))), 2: both(f"6 {CHAIN}")},
+        ),
+        ("window-translation-cleared", {"real_data": ALL, "verify_token_assert": True}, {}),
+        # Nothing stands before position 0; slot 3 at position 1 comes after a record at position 64.
+        ("first-token-at-position-64", {}, {1: both(f"5 {POSITION}", "3 write_position")}),
+        (
+            "first-token-at-position-64",
+            {"write_input_assert": True},
+            {0: both("5 write_position"), 1: both(f"5 {POSITION}", "3 write_position")},
+        ),
+        ("sampled-tokens-change-places", {"real_data": ALL, "verify_token_assert": True}, {}),
+        ("sampled-tokens-change-places", {"write_input_assert": True}, {1: both("4 write_token", "10 write_token")}),
+        (
+            "draft-model-one-position-ahead",
+            {},
+            {1: both("4 write_position", runner="DRAFT "), 2: both(f"4 {POSITION}", "3 write_position", runner="DRAFT ")},
+        ),
+        ("prompt-chunk-ends-with-a-guess", {"real_data": ALL, "write_input_assert": True}, {}),
+        ("prompt-chunk-ends-with-a-guess", {"verify_token_assert": True}, {1: both(f"5 {TOKEN}", runner="DRAFT ")}),
+        ("chunk-ends-inside-a-reply", {"real_data": ALL}, {}),
+        ("chunk-ends-inside-a-reply", {"verify_token_assert": True}, {3: both(f"16 {TOKEN}", runner="DRAFT ")}),
+        ("late-copy-knows-no-records", {"verify_token_assert": True}, {}),
+        ("late-copy-knows-no-records", {"real_data": PARTIAL}, {1: [f"TAIL 5 {BYTES}"]}),
+        ("bit-flips-in-a-slot-in-use", {"real_data": PARTIAL}, {1: [f"TAIL 4 {BYTES}"]}),
+        ("burst-behind-the-first-16-bytes", {"real_data": PARTIAL}, {}),
+        ("burst-behind-the-first-16-bytes", {"real_data": ALL}, {1: [f"TAIL 6 {BYTES}"]}),
+        ("v-row-changes", {"real_data": ALL}, {}),
+        ("v-row-changes", {"real_data": PARTIAL, "verify_v_half": True}, {1: [f"TAIL 7 {BYTES}"]}),
+        ("changed-behind-tail", {"real_data": PARTIAL}, {2: [f"TAIL 10 {BYTES}"]}),
+        ("bit-flips-in-a-cached-prefix", {"verify_token_assert": True, "sweep_interval": 1}, {}),
+        ("bit-flips-in-a-cached-prefix", {"real_data": PARTIAL, "sweep_interval": 1}, {1: [f"SWEEP 5 {BYTES}"]}),
+        ("model-stores-wrong-bytes", {"real_data": ALL, "verify_v_half": True, "verify_token_assert": True}, {}),
+        ("padding-row-hits-slot-0", {"real_data": ALL, "verify_v_half": True}, {}),
+        ("bytes-arrive-after-their-records", {}, {}),
+        ("bytes-arrive-after-their-records", {"real_data": PARTIAL}, {1: [f"TAIL 10 {BYTES}", f"TAIL 11 {BYTES}"]}),
+        ("head-of-row-packed-differently", {"real_data": PARTIAL}, {1: [f"TAIL 12 {BYTES}"]}),
+        ("model-alone-follows-the-wrong-slots", {}, {}),
+        ("model-alone-follows-the-wrong-slots", {"real_data": PARTIAL}, {1: [f"TAIL 9 {BYTES}"]}),
     ],
 )
 def test_rows(name: str, config: dict[str, object], expected: dict[int, list[str]]) -> None:
@@ -143,14 +191,18 @@ def test_strict_reports_the_cell_at_slot_0_and_nothing_else_more(name: str) -> N
     scenario = PRESETS[name].scenario
     executor = CanaryExecutor(scenario.options(), CanaryConfig(strict=True), get_backend("reference"))
     cells = Counter(cell for step, _ in scenario.compile() for cell in executor.run(step, scenario.ops).zero_cells)
-    assert cells == {"cell-points-at-slot-0": {(1, 3): 1}, "seed-at-slot-0": {(1, 4): 1}}.get(name, {})
+    known = {"cell-points-at-slot-0": (1, 3), "seed-at-slot-0": (1, 4), "window-translation-cleared": (1, 3)}
+    assert cells == ({known[name]: 1} if name in known else {})
 
 
-def test_presets_cover_every_kind_that_can_be_injected_into_one_canary() -> None:
-    covered = {preset.kind for preset in PRESETS.values()}
+def test_every_kind_that_changes_memory_has_a_story() -> None:
     injected = {fault.kind for fault in CATALOGUE if any(variant.in_memory for variant in fault.variants)}
-    # A token swap that the engine believes changes no row, and the draft model's pool has a canary of its own.
-    assert injected - covered == {"token_swap", "draft_pool"}
+    assert {preset.kind for preset in PRESETS.values()} == injected
+
+
+def test_no_variant_is_told_twice() -> None:
+    named = [(preset.kind, preset.variant) for preset in PRESETS.values()]
+    assert len(set(named)) == len(named)
 
 
 def test_every_operation_of_a_preset_changes_something() -> None:
