@@ -124,15 +124,7 @@ class RunRecord:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read a document of this or an earlier version; StoreError for another schema or a newer version."""
-        if document.get("schema") != RUN_SCHEMA:
-            raise StoreError(f"not a run: schema is {document.get('schema')!r}, expected {RUN_SCHEMA!r}")
-        version = document.get("version")
-        if not isinstance(version, int):
-            raise StoreError(f"not a run: version must be a whole number, got {version!r}")
-        if version > RUN_VERSION:
-            raise StoreError(
-                f"run was written by a newer kvcanary (version {version}, this one reads up to {RUN_VERSION}); update kvcanary"
-            )
+        check_schema(document)
         values = {key: value for key, value in document.items() if key not in ("schema", "version")}
         if not isinstance(values.get("spec"), dict):
             raise StoreError(f"not a run: spec must be an object, got {type(values.get('spec')).__name__}")
@@ -141,6 +133,17 @@ class RunRecord:
         values |= {name: tuple(values.get(name, ())) for name in ("skipped", "notes")}
         values["state"], values["verdict"] = RunState(values["state"]), Verdict(values["verdict"])
         return cls(**values)
+
+
+def check_schema(document: Mapping[str, Any]) -> None:
+    """StoreError for a document that is no run, or one of a newer kvcanary."""
+    if document.get("schema") != RUN_SCHEMA:
+        raise StoreError(f"not a run: schema is {str(document.get('schema'))[:60]!r}, expected {RUN_SCHEMA!r}")
+    version = document.get("version")
+    if not isinstance(version, int):
+        raise StoreError(f"not a run: version must be a whole number, got {str(version)[:60]!r}")
+    if version > RUN_VERSION:
+        raise StoreError(f"run was written by a newer kvcanary (version {version}, this one reads up to {RUN_VERSION}); update kvcanary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

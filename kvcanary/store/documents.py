@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kvcanary.errors import StoreError
+from kvcanary.errors import ConfigError, StoreError
+from kvcanary.lab.campaign_job import CampaignSpec
 from kvcanary.lab.cards import check_cards
-from kvcanary.lab.points import Point
-from kvcanary.lab.records import RunFolder, RunRecord
+from kvcanary.lab.points import Point, Timing
+from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, check_schema
+from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT
+from kvcanary.typed import typed
+from kvcanary.units import INT64_MAX
 
-# What a document holds beside the record; version 1 had points and cards only.
-_BESIDE = ("points", "cards", "note", "labels", "result")
+# What a run of a kind was asked to do; a plan and an inspection have no job.
+_SPECS: Mapping[str, type[BenchmarkSpec | CampaignSpec]] = {"benchmark": BenchmarkSpec, "campaign": CampaignSpec}
+# The end of the year 9999, after which no calendar goes.
+_LAST_S = 253_402_300_799
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What a document holds beside the record; version 1 had points and cards only."""
+
+    points: tuple[Point, ...] = ()
+    cards: list[Any] = field(default_factory=list)
+    note: str = ""
+    labels: tuple[str, ...] = ()
+    result: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,27 +46,48 @@ class RunDocument:
 
 
 def read_document(document: Mapping[str, Any]) -> RunDocument:
-    """A run from its exported document, of this or an earlier version. StoreError names what is wrong with another one."""
-    known = {field.name for field in fields(RunRecord)} | {"schema", "version", *_BESIDE}
-    if unknown := sorted(set(document) - known):
-        # Said by the version where that explains it.
-        RunRecord.from_document({key: value for key, value in document.items() if key in known - {*_BESIDE}})
-        raise StoreError(f"not a run: {unknown[0][:60]!r} is no field of it")
-    result = document.get("result")
-    if not isinstance(result, dict | None):
-        raise StoreError(f"not a run: result must be an object or null, got {type(result).__name__}")
+    """A run from its exported document, of this or an earlier version. StoreError names what is wrong with another one.
+
+    It may come from anybody: each field has its type, amounts and times are possible ones, and the spec is one that a job could have had.
+    """
+    check_schema(document)
+    names = {entry.name for entry in fields(_Beside)}
     try:
-        record = RunRecord.from_document({key: value for key, value in document.items() if key not in _BESIDE})
-        return RunDocument(
-            record=record,
-            points=tuple(Point.from_dict(point) for point in document.get("points", ())),
-            cards=tuple(check_cards(document.get("cards", []))),
-            note=str(document.get("note", "")),
-            labels=tuple(str(label) for label in document.get("labels", ())),
-            result=result,
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        record = typed(RunRecord, {key: value for key, value in document.items() if key not in {"schema", "version", *names}})
+        beside = typed(_Beside, {key: value for key, value in document.items() if key in names})
+        if record.kind in _SPECS:
+            typed(_SPECS[record.kind], record.spec)
+        for time_s in (record.created_s, record.started_s, record.finished_s):
+            _check_number("a time of the run", time_s or 0, _LAST_S)
+        for point in beside.points:
+            _check_point(point)
+        # Before anything is stored: what the store refuses later would leave half a run.
+        if len(beside.note) > NOTE_LIMIT or not all(0 < len(label.strip()) <= LABEL_LIMIT for label in beside.labels):
+            raise ConfigError(f"a note may have {NOTE_LIMIT} characters, and each label 1 to {LABEL_LIMIT}")
+        cards = tuple(check_cards(beside.cards))
+    except ConfigError as error:
         raise StoreError(f"not a run: {error}") from error
+    return RunDocument(
+        record=record, points=beside.points, cards=cards, note=beside.note, labels=beside.labels, result=beside.result
+    )  # fmt: skip
+
+
+def _check_point(point: Point) -> None:
+    """What was measured took some time, and what was counted fits 64 bits."""
+    for entry in fields(Point):
+        value = getattr(point, entry.name)
+        if isinstance(value, Timing):
+            for time_s in (value.p20_s, value.p50_s, value.p80_s, *value.samples_s):
+                _check_number(f"a time of {entry.name}", time_s, _LAST_S, above=True)
+            for count in (value.repeats, value.items, value.bytes_moved):
+                _check_number(f"a count of {entry.name}", count, INT64_MAX)
+        elif isinstance(value, int | float):
+            _check_number(entry.name, value, INT64_MAX)
+
+
+def _check_number(name: str, value: float, largest: int, *, above: bool = False) -> None:
+    if not 0 <= value <= largest or (above and value == 0):
+        raise ConfigError(f"{name} must be {'above' if above else 'at least'} 0 and at most {largest}, got {value:.6g}")
 
 
 def parse_document(text: str) -> RunDocument:

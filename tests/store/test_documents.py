@@ -71,6 +71,10 @@ def test_a_run_that_is_not_over_or_has_no_id_is_not_taken_in(open_store: OpenSto
         open_store().take_in(replace(document, record=replace(document.record, id="../up")))
 
 
+TIMING = {"p20_s": 1e-4, "p50_s": 1e-4, "p80_s": 1e-4, "repeats": 5, "items": 8, "bytes_moved": 448}
+MEASURED = {"workload": "decode", "layout": "contiguous", "hash_mode": "none", "batch": 8, "prefix": 128, "stamp": TIMING}
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -78,13 +82,30 @@ def test_a_run_that_is_not_over_or_has_no_id_is_not_taken_in(open_store: OpenSto
         ({"version": RUN_VERSION + 1, "temperature_c": 41}, "written by a newer kvcanary"),
         ({"temperature_c": 41}, "'temperature_c' is no field of it"),
         ({"schema": "kvcanary.plan"}, "schema is 'kvcanary.plan', expected 'kvcanary.run'"),
-        ({"points": [{"workload": "decode"}]}, "not a run"),
-        ({"points": 3}, "not a run"),
+        ({"points": [{"workload": "decode"}]}, r"points\.0\.layout: is missing"),
+        ({"points": 3}, "points: should be a valid array, got 3"),
+        ({"points": [{**MEASURED, "batch": "8"}]}, r"points\.0\.batch: should be a valid integer, got '8'"),
+        ({"points": [{**MEASURED, "batch": 10**20}]}, "batch must be at least 0 and at most 9223372036854775807, got 1e"),
+        ({"points": [{**MEASURED, "stamp": {**TIMING, "p50_s": 0}}]}, "a time of stamp must be above 0"),
+        ({"points": [{**MEASURED, "stamp": {**TIMING, "samples_s": [1e-4, -1e-4]}}]}, "a time of stamp must be above 0"),
+        ({"points": [{**MEASURED, "stamp": {**TIMING, "items": -1}}]}, "a count of stamp must be at least 0"),
+        ({"points": [{**MEASURED, "warm_up_s": float("nan")}]}, "what JSON does not have"),
         ({"state": "asleep"}, "asleep"),
-        ({"gate": [{"name": "x"}]}, "not a run"),
-        ({"cards": {}}, "cards must be a list, got dict"),
+        ({"state": None}, "state: should be 'queued'"),
+        ({"gate": [{"name": "x"}]}, r"gate\.0\.ok: is missing"),
+        ({"created_s": "now"}, "created_s: should be a valid number, got 'now'"),
+        ({"finished_s": 1e300}, "a time of the run must be at least 0 and at most 253402300799, got 1e"),
+        ({"spec": {"settings": {}, "preset": 5}}, "preset: should be a valid string, got 5"),
+        ({"kind": "campaign", "spec": {"settings": {}}}, "'settings' is no field of it"),
+        ({"note": ["a"]}, "note: should be a valid string"),
+        ({"labels": "ab"}, "labels: should be a valid array, got 'ab'"),
+        ({"labels": ["ok", " "]}, "each label 1 to 60"),
+        ({"note": "x" * 10_001}, "a note may have 10000 characters"),
+        ({"sentence": "\ud800"}, "lone leading surrogate"),
+        ({"labels": [5]}, r"labels\.0: should be a valid string, got 5"),
+        ({"cards": {}}, "cards: should be a valid array"),
         ({"cards": [card(3), card(4, stored=[1, 2])]}, r"cards\[1\]\.stored must be 4 whole numbers, got"),
-        ({"result": "good"}, "result must be an object or null, got str"),
+        ({"result": "good"}, "result: should be an object, got 'good'"),
     ],
 )
 def test_what_is_no_run_is_refused_with_the_reason(changes: dict[str, Any], sentence: str) -> None:
