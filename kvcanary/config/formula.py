@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 Number = int | float
 
@@ -62,10 +63,14 @@ class LineItem:
 
 def checked_terms(formula: str, terms: Mapping[str, Number]) -> Mapping[str, Number]:
     """A copy of the terms; ValueError unless they are exactly the names used by the formula."""
-    used = set(_NAME.findall(formula)) - {"max", "min"}
-    if used != set(terms):
+    if _names(formula) != terms.keys():
         raise ValueError(f"terms {sorted(terms)} do not match the formula {formula!r}")
     return dict(terms)
+
+
+@lru_cache(maxsize=256)
+def _names(formula: str) -> frozenset[str]:
+    return frozenset(_NAME.findall(formula)) - {"max", "min"}
 
 
 def formula_text(formula: str, terms: Mapping[str, Number], value: Number) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kvcanary.config.capacities import canary_line_items
 from kvcanary.config.defaults import activation_reserve_bytes, window_slots
@@ -19,7 +19,7 @@ from kvcanary.config.formula import LineItem
 from kvcanary.config.geometry import KvGeometry, Split, Unknown
 from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import Settings
-from kvcanary.config.stated_geometry import geometry_from_settings
+from kvcanary.config.stated_geometry import geometry_from_settings, rank_from_settings
 from kvcanary.errors import ConfigError
 from kvcanary.units import format_bytes
 
@@ -166,15 +166,24 @@ def memory_plan(settings: Settings, geometry: KvGeometry | None = None, draft: K
 
     Raises ConfigError for sizes that are no sizes (a page of 0, negative bytes); a pool that is too small or too large is a result.
     """
+    return _stated_plan(settings) if geometry is None and draft is None else _plan(settings, geometry, draft)
+
+
+# Several questions about one plan try the same other plans.
+@lru_cache(maxsize=128)
+def _stated_plan(settings: Settings) -> MemoryPlan:
+    return _plan(settings, None, None)
+
+
+def _plan(settings: Settings, given: KvGeometry | None, draft: KvGeometry | None) -> MemoryPlan:
     if settings.pool.page_size < 1:
         raise ConfigError(f"page_size must be at least 1, got {settings.pool.page_size}")
     fraction = settings.memory.mem_fraction_static
     if fraction is not None and not 0 < fraction < 1:
         raise ConfigError(f"mem_fraction_static must be between 0 and 1, got {fraction}")
-    given = geometry
     geometry = geometry_from_settings(settings) if given is None else given
     split = Split.from_settings(settings)
-    rank = geometry.rank(split)
+    rank = rank_from_settings(settings, split) if given is None else given.rank(split)
     budget, note = _budget(settings)
     lines = [
         _stated(

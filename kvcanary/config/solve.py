@@ -159,7 +159,8 @@ def smallest_fraction(plan: MemoryPlan) -> FractionAnswer | Unknown:
         return plan.replan(changed(plan.settings, mem_fraction_static=step / FRACTION_STEPS))
 
     # A larger fraction only ever leaves more, so the condition is turned round for the search of the largest step that falls short.
-    short = largest(lambda step: (at(step).static_left_bytes or 0) < 0, 1, FRACTION_STEPS - 1)
+    guess = plan.static_bytes * FRACTION_STEPS // plan.budget_bytes if plan.budget_bytes else None
+    short = largest(lambda step: (at(step).static_left_bytes or 0) < 0, 1, FRACTION_STEPS - 1, guess)
     step = 1 if short is None else short + 1
     if step >= FRACTION_STEPS:
         over = -(at(FRACTION_STEPS - 1).static_left_bytes or 0)

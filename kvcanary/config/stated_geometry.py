@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from kvcanary.config.geometry import MAX_LAYERS, SWA_POOL, KvGeometry, LayerKind, LayerKv, Unknown, resolve_kv_dtype
+from kvcanary.config.geometry import MAX_LAYERS, SWA_POOL, KvGeometry, LayerKind, LayerKv, Split, Unknown, resolve_kv_dtype
+from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.settings import ModelSettings, Settings
 from kvcanary.errors import ConfigError
 
@@ -16,7 +17,17 @@ def geometry_from_settings(settings: Settings) -> KvGeometry:
     return _geometry(settings.model, settings.pool.sliding_window, settings.pool.pool_class)
 
 
+def rank_from_settings(settings: Settings, split: Split) -> RankKv | Unknown:
+    """What the geometry of the settings costs on one rank."""
+    return _rank(settings.model, settings.pool.sliding_window, settings.pool.pool_class, split)
+
+
 # A plan is solved by planning again and again with the same model.
+@lru_cache(maxsize=64)
+def _rank(model: ModelSettings, window: int | None, pool_class: str, split: Split) -> RankKv | Unknown:
+    return _geometry(model, window, pool_class).rank(split)
+
+
 @lru_cache(maxsize=64)
 def _geometry(model: ModelSettings, window: int | None, pool_class: str) -> KvGeometry:
     unknowns: list[Unknown] = []
