@@ -27,7 +27,7 @@ def typed(kind: type[T], values: Mapping[str, Any]) -> T:
     if unknown := set(values) - {field.name for field in fields(kind)}:
         raise ConfigError(f"{str(min(unknown, key=str))[:60]!r} is no field of it")
     try:
-        built: T = _adapter(kind).validate_json(json.dumps(values, allow_nan=False), strict=True)
+        built: T = _adapter(kind).validate_json(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "document"

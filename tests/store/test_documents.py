@@ -101,7 +101,7 @@ MEASURED = {"workload": "decode", "layout": "contiguous", "hash_mode": "none", "
         ({"labels": "ab"}, "labels: should be a valid array, got 'ab'"),
         ({"labels": ["ok", " "]}, "each label 1 to 60"),
         ({"note": "x" * 10_001}, "a note may have 10000 characters"),
-        ({"sentence": "\ud800"}, "lone leading surrogate"),
+        ({"sentence": "\ud800"}, "surrogates not allowed"),
         ({"labels": [5]}, r"labels\.0: should be a valid string, got 5"),
         ({"cards": {}}, "cards: should be a valid array"),
         ({"cards": [card(3), card(4, stored=[1, 2])]}, r"cards\[1\]\.stored must be 4 whole numbers, got"),
