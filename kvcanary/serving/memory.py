@@ -171,9 +171,7 @@ class KvMemory:
             table.req_to_token[row, cached:aligned] = kept.slots[cached:]
             self.log(Event(EventKind.DEDUP, int(table.rids[row]), count=len(duplicates), slots=duplicates))
         before = self._locks.get(row)
-        self._locks[row] = tree.lock(kept.node)
-        if before is not None:
-            tree.unlock(before)
+        self._locks[row] = tree.lock(kept.node) if before is None else tree.extend_lock(before, kept.node)
         table.cached_lens[row] = aligned
 
     def release(self, row: int) -> None:

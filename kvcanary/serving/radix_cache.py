@@ -82,7 +82,7 @@ class RadixCache:
         if self.window is not None and host:
             device = device[: _usable(device, self.window)]
         node = device[-1] if device else self.root
-        return Match(node, np.concatenate([EMPTY, *(found.device_slots for found in device)]), host, host_parent)
+        return Match(node, _slots_of(device), host, host_parent)
 
     def insert(self, tokens: TokenKeys, slots: Int64Array, namespace: int = 0, window_len: int = 0) -> Match:
         """Keep tokens [n] (ids or pairs) in slots int64 [n], n in whole pages; the leading window_len own no window slot.
@@ -104,23 +104,36 @@ class RadixCache:
                 node = self._append(node, tokens[start:stop], slots[start:stop], namespace, tombstone=stop <= window_len)
                 path.append(node)
                 start = stop
-        return Match(node, np.concatenate([EMPTY, *(found.device_slots for found in path)]))
+        return Match(node, _slots_of(path))
 
     def lock(self, node: RadixNode) -> Lock:
         """Protect the path down to node; its last `window` tokens keep their window slots too."""
         path = node.path()
+        for part in path:
+            self._hold(part)
+        if self.window is None:
+            return Lock(node, 0)
         end = sum(len(part.key) for part in path)
         start, window_start = 0, end
         for part in path:
-            if part.lock == 0:
-                self.evictable -= len(part.device_slots)
-                self.protected += len(part.device_slots)
-            part.lock += 1
-            if self.window is not None and start + len(part.key) > end - self.window:
+            if start + len(part.key) > end - self.window:
                 part.window_lock += 1
                 window_start = min(window_start, start)
             start += len(part.key)
         return Lock(node, window_start)
+
+    def extend_lock(self, lock: Lock, node: RadixNode) -> Lock:
+        """Move a lock down to a node below it: as locking the node and undoing the lock, for the price of the nodes between."""
+        if self.window is not None:
+            moved = self.lock(node)
+            self.unlock(lock)
+            return moved
+        part = node
+        while part is not lock.node:
+            self._hold(part)
+            assert part.parent is not None, "a lock is extended to a node below it"
+            part = part.parent
+        return Lock(node, 0)
 
     def unlock(self, lock: Lock) -> None:
         """Undo a lock. Splits since then do not matter: a part belongs to the lock by its place in the sequence."""
@@ -129,13 +142,21 @@ class RadixCache:
             if part.lock == 0:
                 raise ServingError(f"node {part.serial} was unlocked more often than locked")
             part.lock -= 1
-            if self.window is not None and start >= lock.window_start:
-                part.window_lock -= 1
+            if self.window is not None:
+                part.window_lock -= start >= lock.window_start
+                start += len(part.key)
             if part.lock == 0:
-                self.evictable += len(part.device_slots)
-                self.protected -= len(part.device_slots)
+                size = len(part.device_slots)
+                self.evictable += size
+                self.protected -= size
                 self._leaves.offer(part)
-            start += len(part.key)
+
+    def _hold(self, part: RadixNode) -> None:
+        if part.lock == 0:
+            size = len(part.device_slots)
+            self.evictable -= size
+            self.protected += size
+        part.lock += 1
 
     def next_victim(self) -> RadixNode | None:
         """The node that eviction takes next, or None when everything is in use."""
@@ -151,7 +172,7 @@ class RadixCache:
         """Forget a node that holds nothing on the device."""
         assert node.parent is not None, "the root is never removed"
         assert node.slots is None, "device slots are freed first"
-        del node.parent.children[self._edge(node.key, node.namespace)]
+        del node.parent.children[self._edge(node)]
         self._leaves.offer(node.parent)
 
     def leave_device(self, node: RadixNode) -> Int64Array:
@@ -219,18 +240,22 @@ class RadixCache:
         """All nodes but the root."""
         return (node for node in self.root.subtree() if node.parent is not None)
 
-    def _edge(self, tokens: TokenKeys, namespace: int) -> tuple[int, bytes]:
-        return namespace, tokens[: self.pool.page_size].tobytes()
+    def _edge(self, node: RadixNode) -> tuple[int, bytes]:
+        return node.namespace, node.text[: self.pool.page_size * node.key.itemsize]
 
     def _walk(self, tokens: TokenKeys, namespace: int, cut: int = 0) -> list[RadixNode]:
         """Nodes of the longest common prefix, touched; the last one and the one across `cut` are split to fit."""
         self._clock += 1
         node, path, start = self.root, [], 0
+        text, item = tokens.tobytes(), tokens.itemsize
+        edge = self.pool.page_size * item
         while start < len(tokens):
-            child = node.children.get(self._edge(tokens[start:], namespace))
+            child = node.children.get((namespace, text[start * item : start * item + edge]))
             if child is None:
                 break
-            shared = common_prefix(child.key, tokens[start:], self.pool.page_size)
+            # Whole nodes are the rule, and bytes tell at once.
+            whole = text.startswith(child.text, start * item)
+            shared = len(child.key) if whole else common_prefix(child.key, tokens[start:], self.pool.page_size)
             if start < cut < start + shared:
                 shared = cut - start
             partial = shared < len(child.key)
@@ -260,11 +285,11 @@ class RadixCache:
             tombstone=node.tombstone,
             last_used=node.last_used,
         )
-        node.parent.children[self._edge(node.key, node.namespace)] = upper
-        node.key, node.parent = node.key[length:], upper
+        node.parent.children[self._edge(upper)] = upper
+        node.key, node.text, node.parent = node.key[length:], node.text[length * node.key.itemsize :], upper
         node.slots = None if node.slots is None else node.slots[length:]
         node.host = None if node.host is None else node.host[length:]
-        upper.children[self._edge(node.key, node.namespace)] = node
+        upper.children[self._edge(node)] = node
         return upper
 
     def _append(self, parent: RadixNode, key: TokenKeys, slots: Int64Array, namespace: int, *, tombstone: bool) -> RadixNode:
@@ -278,7 +303,7 @@ class RadixCache:
             tombstone=tombstone,
             last_used=self._clock,
         )
-        parent.children[self._edge(key, namespace)] = node
+        parent.children[self._edge(node)] = node
         self.evictable += len(slots)
         self._leaves.offer(node)
         return node
@@ -290,6 +315,13 @@ class RadixCache:
         elif node.tombstone and owns_window and slots[0] != node.slots[0] and isinstance(self.pool, WindowedSlotPool):
             self.pool.move_window(slots, node.slots)
             node.tombstone = False
+
+
+def _slots_of(path: list[RadixNode]) -> Int64Array:
+    """Device slots of a path, int64 [tokens]; nobody writes to them."""
+    if len(path) == 1:
+        return path[0].device_slots
+    return np.concatenate([node.device_slots for node in path]) if path else EMPTY
 
 
 def _usable(path: list[RadixNode], window: int) -> int:

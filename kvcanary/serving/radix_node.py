@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kvcanary.serving.pool import EMPTY, Int64Array, TokenKeys
 
 
@@ -17,7 +15,7 @@ class RadixNode:
 
     host_window: whether the host copy holds window KV too. lock counts requests that use the node, window_lock those whose window still
     covers it; tombstone means that its window slots were given back. last_used orders eviction; serial breaks ties so that equal runs give
-    equal trees.
+    equal trees. text: the bytes of key, which compare faster than arrays do.
     """
 
     serial: int
@@ -32,6 +30,10 @@ class RadixNode:
     window_lock: int = 0
     tombstone: bool = False
     last_used: int = 0
+    text: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.text = self.key.tobytes()
 
     @property
     def device_slots(self) -> Int64Array:
@@ -44,7 +46,9 @@ class RadixNode:
 
     def is_device_leaf(self) -> bool:
         """Whether it holds device slots and no child does."""
-        return self.slots is not None and all(child.slots is None for child in self.children.values())
+        if self.slots is None:
+            return False
+        return not self.children or all(child.slots is None for child in self.children.values())
 
     def path(self) -> list[RadixNode]:
         """Nodes from below the root down to this one."""
@@ -94,6 +98,7 @@ class LeastRecentlyUsed:
 def common_prefix(left: TokenKeys, right: TokenKeys, page_size: int) -> int:
     """Length of the equal leading run, in whole pages."""
     shortest = min(len(left), len(right))
-    different = np.flatnonzero(left[:shortest] != right[:shortest])
-    equal = int(different[0]) if different.size else shortest
+    differs = left[:shortest] != right[:shortest]
+    first = int(differs.argmax()) if shortest else 0
+    equal = first if shortest and differs[first] else shortest
     return equal // page_size * page_size
