@@ -18,11 +18,19 @@ _MAX_DIGITS = 18
 _NEWLINE, _RETURN, _MINUS, _SPACE = 10, 13, 45, 32
 # Reads behind the end of a block meet zeros, which no check accepts.
 _PADDING = bytes(1024)
-_NIBBLES = np.full(256, 255, dtype=np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
-_SHIFTS = np.arange(60, -1, -4, dtype=np.uint64)
-_WORD_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
-_KEY = np.uint64(0x9E3779B97F4A7C15)
+# So many bytes are fetched from each place at once: one gather costs much the same for 8 bytes as for 32.
+_CHUNK, _EIGHTS = 32, 4
+_MASKS = np.frombuffer(b"".join((b"\xff" * count).ljust(_CHUNK, b"\0") for count in range(_CHUNK + 1)), dtype="<u8").reshape(-1, _EIGHTS)
+_KEY, _SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
+
+def _every_byte(value: int) -> np.uint64:
+    return np.uint64(int.from_bytes(bytes([value]) * 8, "little"))
+
+
+_ONE, _LOW, _HIGH, _SIX, _ZERO = (_every_byte(value) for value in (1, 0x0F, 0xF0, 6, ord("0")))
+# From "9" to "a" the characters jump by so many more than the digits do.
+_LETTERS = np.uint64(ord("a") - ord("9") - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -45,7 +53,7 @@ class Words:
 
 
 class BlockText:
-    """A block that ends with a line end, or whose last line is left out; wherever they fit, eight bytes are compared as one number.
+    """A block that ends with a line end, or whose last line is left out; many bytes are compared as one number.
 
     starts, ends: int64 [lines], where the text of each ended line begins and ends; nexts: where the line behind it begins.
     """
@@ -56,70 +64,95 @@ class BlockText:
         self.nexts: Int64 = newlines + 1
         self.starts: Int64 = np.append(0, self.nexts[:-1]) if len(newlines) else newlines
         self.ends: Int64 = newlines - (self.data[newlines - 1] == _RETURN) * (newlines > self.starts)
-        self._eights = np.ndarray((len(self.data) - 7,), dtype="<u8", buffer=self.data, strides=(1,))
-        self._spaces: Int64 | None = None
+
+    def bytes_at(self, at: Int64, width: int) -> npt.NDArray[np.uint8]:
+        """uint8 [n, width], what stands at each place; at most as much as the padding is fetched."""
+        rows = np.ndarray((len(self.data) - width + 1,), dtype=f"V{width}", buffer=self.data, strides=(1,))
+        return rows[at].view(np.uint8).reshape(-1, width)
+
+    def _chunks(self, at: Int64) -> UInt64:
+        return self.bytes_at(at, _CHUNK).view("<u8")
 
     def says(self, at: Int64, word: bytes) -> Bools:
         """Whether the word stands at each place."""
-        good = np.ones(len(at), dtype=bool)
-        for start in range(0, len(word), 8):
-            part = word[start : start + 8]
-            good &= (self._eights[at + start] & _WORD_MASKS[len(part)]) == np.uint64(int.from_bytes(part, "little"))
+        wrong = np.zeros(len(at), dtype=np.uint64)
+        for start in range(0, len(word), _CHUNK):
+            part = word[start : start + _CHUNK]
+            chunks, wanted = self._chunks(at + start), np.frombuffer(part.ljust(_CHUNK, b"\0"), dtype="<u8")
+            for place in range((len(part) + 7) // 8):
+                wrong |= (chunks[:, place] ^ wanted[place]) & _MASKS[len(part), place]
+        good: Bools = wrong == 0
         return good
 
     def same(self, one: Int64, other: Int64, lengths: Int64) -> Bools:
         """Whether two stretches of equal length are equal."""
         good = np.ones(len(one), dtype=bool)
-        for start in range(0, int(lengths.max(initial=0)), 8):
-            masks = _WORD_MASKS[np.clip(lengths - start, 0, 8)]
-            good &= ((self._eights[one + start] ^ self._eights[other + start]) & masks) == 0
+        for start in range(0, int(lengths.max(initial=0)), _CHUNK):
+            masks = _MASKS[np.clip(lengths - start, 0, _CHUNK)]
+            good &= (((self._chunks(one + start) ^ self._chunks(other + start)) & masks) == 0).all(axis=1)
         return good
 
-    def next_spaces(self, at: Int64, count: int) -> tuple[Int64, ...]:
-        """The next `count` spaces at or behind each place; the end of the block stands for one that is missing."""
-        if self._spaces is None:
-            length = len(self.data) - len(_PADDING)
-            self._spaces = np.append(np.flatnonzero(self.data[:length] == _SPACE), [length] * count)
-        first = np.searchsorted(self._spaces, at)
-        return tuple(self._spaces[np.minimum(first + number, len(self._spaces) - 1)] for number in range(count))
+    def next_space(self, at: Int64, limit: int) -> Int64:
+        """The next space at or behind each place; the place itself when none stands within the limit of bytes."""
+        place: Int64 = at + (self.bytes_at(at, limit) == _SPACE).argmax(axis=1)
+        return place
 
     def integers(self, starts: Int64) -> tuple[Int64, Int64, Bools]:
         """Decimal numbers of up to 18 digits that end before something else: values, where they end, and which are numbers."""
         negative = self.data[starts] == _MINUS
         first = starts + negative
-        values, ends = np.zeros(len(starts), dtype=np.int64), first.copy()
+        digits = self.bytes_at(first, _MAX_DIGITS + 1) - np.uint8(48)  # Wraps below '0', so one comparison is enough.
+        values, counts = np.zeros(len(starts), dtype=np.int64), np.zeros(len(starts), dtype=np.int64)
         inside = np.ones(len(starts), dtype=bool)
         for place in range(_MAX_DIGITS + 1):
-            digits = self.data[first + place] - np.uint8(48)  # Wraps below '0', so one comparison is enough.
-            inside &= digits <= 9
+            inside &= digits[:, place] <= 9
             if not inside.any():
                 break
-            values = np.where(inside, values * 10 + digits, values)
-            ends += inside
-        good = (ends > first) & (ends - first <= _MAX_DIGITS)
-        return np.where(negative, -values, values), ends, good
+            np.copyto(values, values * 10 + digits[:, place], where=inside)
+            counts += inside
+        good = (counts > 0) & (counts <= _MAX_DIGITS)
+        return np.where(negative, -values, values), first + counts, good
 
     def hexadecimals(self, starts: Int64) -> tuple[UInt64, Bools]:
         """Numbers of 16 lower-case hexadecimal digits."""
-        nibbles = _NIBBLES[self.data[starts[:, None] + np.arange(HEX_DIGITS)]]
-        values: UInt64 = (nibbles.astype(np.uint64) << _SHIFTS).sum(axis=1, dtype=np.uint64)
-        return values, (nibbles < 16).all(axis=1)
+        values, good = np.zeros(len(starts), dtype=np.uint64), np.ones(len(starts), dtype=bool)
+        characters = self.bytes_at(starts, HEX_DIGITS).view(">u8").astype(np.uint64)
+        for half in range(2):
+            text = characters[:, half]
+            digits = (text & _LOW) + ((text >> np.uint64(6)) & _ONE) * np.uint64(9)
+            letters = ((digits + _SIX) >> np.uint64(4)) & _ONE
+            good &= ((digits & _HIGH) == 0) & (digits + _ZERO + letters * _LETTERS == text)
+            values = (values << np.uint64(32)) | _packed(digits)
+        return values, good
 
     def words(self, starts: Int64, lengths: Int64, form: re.Pattern[bytes]) -> tuple[Words, Bools]:
         """Texts as codes, and which of them have the form."""
-        keys = lengths.astype(np.uint64)
-        for start in range(0, int(lengths.max(initial=0)), 8):
-            masks = _WORD_MASKS[np.clip(lengths - start, 0, 8)]
-            keys = (keys ^ (self._eights[starts + start] & masks)) * _KEY
-            keys ^= keys >> np.uint64(29)
-        _, firsts, codes = np.unique(keys, return_index=True, return_inverse=True)
+        keys, parts = lengths.astype(np.uint64), []
+        for start in range(0, int(lengths.max(initial=0)), _CHUNK):
+            parts.append(self._chunks(starts + start) & _MASKS[np.clip(lengths - start, 0, _CHUNK)])
+            for place in range(_EIGHTS):
+                keys = (keys ^ parts[-1][:, place]) * _KEY
+                keys ^= keys >> _SPREAD
+        # Neighbours are often alike, and a few are sorted sooner than many.
+        heads = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, dtype=np.int64)
+        _, firsts, codes = np.unique(keys[heads], return_index=True, return_inverse=True)
+        firsts, codes = heads[firsts], np.repeat(codes, np.diff(heads, append=len(keys)))
         data = self.data
         texts = [data[starts[at] : starts[at] + lengths[at]].tobytes() for at in firsts.tolist()]
         fits = np.array([form.fullmatch(text) is not None for text in texts], dtype=bool)
         # Two texts may share a key; the first of them is what the code stands for.
         model = firsts[codes]
-        exact = (lengths == lengths[model]) & self.same(starts, starts[model], lengths)
-        return Words(codes=codes.astype(np.int64), texts=texts), fits[codes] & exact
+        good = fits[codes] & (lengths == lengths[model])
+        for part in parts:
+            good &= (part == part[model]).all(axis=1)
+        return Words(codes=codes.astype(np.int64), texts=texts), good
+
+
+def _packed(digits: UInt64) -> UInt64:
+    """Eight bytes of four bits each as one number of 32 bits."""
+    for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0x00000000FFFFFFFF)):
+        digits = (digits | (digits >> np.uint64(bits))) & np.uint64(mask)
+    return digits
 
 
 class Checked:

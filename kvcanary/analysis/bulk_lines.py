@@ -102,7 +102,7 @@ class BulkBlock:
 
 def read_block(block: bytes) -> BulkBlock | None:
     """All lines of a block that can be read at once; None when there are too few to be worth it."""
-    if block.count(_CANARY) < MIN_LINES:
+    if not _speaks_often(block):
         return None
     text = BlockText(block)
     if not len(text.starts):
@@ -131,6 +131,15 @@ def read_block(block: bytes) -> BulkBlock | None:
         records=records,
         numbers=numbers,
     )
+
+
+def _speaks_often(block: bytes) -> bool:
+    place = -1
+    for _ in range(MIN_LINES):
+        place = block.find(_CANARY, place + 1)
+        if place < 0:
+            return False
+    return True
 
 
 def _text_places(text: BlockText) -> tuple[Int64, Bools]:

@@ -21,7 +21,7 @@ MESSAGE_LINES = 7
 UNKNOWN = -1
 _TAG, _REASON = re.compile(rb"[A-Z][A-Z0-9_]*|unknown\(-?\d{1,19}\)"), re.compile(rb"[a-z0-9_+]+")
 _KIND, _BODY_REASON = re.compile(rb"[a-z0-9_()-]+"), re.compile(rb"[a-z_ ]+")
-_MAX_WORD = 160
+_MAX_TAG, _MAX_WORD = 32, 160
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -86,9 +86,9 @@ def read_records(text: BlockText, heads: Heads) -> BulkRecords:
     """The records among lines whose text begins with the mark."""
     check = Checked(text, len(heads.lines))
     tag_at = heads.text_at + len(MARK)
-    tag_end, reason_end = text.next_spaces(tag_at, 2)
-    reason_at = check.expect(tag_end, b" fail_reason=")
-    tag_length, reason_length = (np.clip(end - at, 0, _MAX_WORD) for at, end in ((tag_at, tag_end), (reason_at, reason_end)))
+    tag_length = text.next_space(tag_at, _MAX_TAG) - tag_at
+    reason_at = check.expect(tag_at + tag_length, b" fail_reason=")
+    reason_length = text.next_space(reason_at, _MAX_WORD) - reason_at
     tag, reason = check.words(tag_at, tag_length, _TAG), check.words(reason_at, reason_length, _REASON)
     check.good &= _plausible(tag, reason)
     at, ints, places = reason_at + reason_length, [], []

@@ -123,11 +123,11 @@ def _composed(text: BlockText, lead: bytes, source: str) -> _Form:
 def _dated(text: BlockText) -> _Form:
     """A time and, of a container runtime, the stream and F for a full line."""
     starts = text.starts
-    (space,) = text.next_spaces(starts, 1)
+    space = text.next_space(starts, _MAX_TIME)
     collected, good = text.words(starts, np.full(len(starts), _DATE_CHARS), _DATE)
     zulu = text.data[space - 1] == ord("Z")
     fraction_end = np.where(zulu, space - 1, space - 6)
-    good &= (space - starts <= _MAX_TIME) & (fraction_end >= starts + _DATE_CHARS)
+    good &= fraction_end >= starts + _DATE_CHARS
     good &= zulu | (_among(text, fraction_end, b"+-") & text.says(space - 3, b":"))
     for place in (-5, -4, -2, -1):
         good &= zulu | _among(text, space + place, b"0123456789")

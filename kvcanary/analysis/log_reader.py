@@ -215,6 +215,9 @@ class LogReader:
         """Batch sizes before places of the block, in order and behind the line being read."""
         known = self._running_reqs()
         found = list(canary_lines.BATCH.finditer(self._block, self._at, int(places[-1])))
+        if found:
+            self._batch = int(found[-1][1])
+        self._batch_from = int(places[-1])
         sizes = np.array([_UNKNOWN if known is None else known, *(int(match[1]) for match in found)], dtype=np.int64)
         result: Int64 = sizes[np.searchsorted([match.start() for match in found], places)]
         return result
