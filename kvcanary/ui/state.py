@@ -6,8 +6,9 @@ explained everywhere. The address is written by us instead of bound to widgets, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import streamlit as st
@@ -41,7 +42,7 @@ class Current:
     """
 
     settings: Settings
-    findings: list[Finding]
+    findings: Sequence[Finding]
     readable: bool
 
 
@@ -59,10 +60,11 @@ def texts() -> dict[str, str]:
 def begin() -> None:
     """At the top of each run, before any widget: take over the address and what was typed."""
     _adopt_address()
+    known = texts()
     for name in FIELDS:
-        typed = (st.session_state[widget_key(name)] or "") if widget_key(name) in st.session_state else texts()[name]
-        if typed != texts()[name]:
-            texts()[name] = typed
+        typed = st.session_state.get(widget_key(name), known[name]) or ""
+        if typed != known[name]:
+            known[name] = typed
             # What was typed over an imported value no longer comes from there.
             sources().pop(name, None)
 
@@ -143,11 +145,16 @@ def write_address() -> None:
 
 def current() -> Current:
     """Parse the texts and check every rule at once."""
-    given = {**texts(), **unknown_parameters()}
-    settings, problems = read_flat(given)
+    return _read(tuple({**texts(), **unknown_parameters()}.items()))
+
+
+# The page and the sidebar both ask in one run, and most runs change no setting. A pure function of the texts, whoever typed them.
+@lru_cache(maxsize=64)
+def _read(given: tuple[tuple[str, str], ...]) -> Current:
+    settings, problems = read_flat(dict(given))
     unreadable = {name for problem in problems for name in problem.fields}
     ruled = [finding for finding in validate(settings) if not unreadable.intersection(finding.fields)]
-    return Current(settings, worst_first(problems + ruled), not problems)
+    return Current(settings, tuple(worst_first(problems + ruled)), not problems)
 
 
 def untouched() -> bool:
