@@ -1,4 +1,4 @@
-"""Bootstrap interval of a ratio of two medians, over repeats that may depend on the ones before them."""
+"""Intervals of a ratio of two medians, by bootstrap, and of a single median, over repeats that may depend on the ones before them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Bootstrap interval of a ratio of medians. `enough` is false where so few repeats can show no difference at this level."""
+    """Interval of a ratio; `enough` is false where so few repeats can show no difference at this level."""
 
     low: float
     high: float
@@ -44,6 +44,33 @@ def ratio_interval(above: Sequence[float], below: Sequence[float], *, level: flo
     low, high = np.quantile(draws[0] / draws[1], (tail, 1 - tail))
     counts = [effective_count(np.asarray(sample, dtype=np.float64)) for sample in (above, below)]
     return Interval(low=float(low), high=float(high), enough=_can_differ(*counts, alpha=1 - level))
+
+
+def median_interval(values: Sequence[float], *, level: float) -> Interval:
+    """Interval, of `level`, of the median from the values' own order (the sign test's); values in the order they were measured.
+
+    Exact for independent values, so that a few of them are enough; dependent ones count as `effective_count` says. Raises ValueError for
+    an empty sample or a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}")
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if not len(ordered):
+        raise ValueError("a median needs at least one repeat")
+    count = math.floor(effective_count(np.asarray(values, dtype=np.float64)))
+    rank = _tail_rank(count, (1 - level) / 2)
+    outside = max(0, rank - 1) * len(ordered) // count
+    return Interval(low=float(ordered[outside]), high=float(ordered[-1 - outside]), enough=rank > 0)
+
+
+def _tail_rank(count: int, tail: float) -> int:
+    """The largest rank whose value lies above the median in at most `tail` of all cases; 0 when even the smallest one does more often."""
+    probability = 0.0
+    for below in range(count // 2 + 1):
+        probability += math.exp(math.lgamma(count + 1) - math.lgamma(below + 1) - math.lgamma(count - below + 1) - count * math.log(2))
+        if probability > tail:
+            return below
+    return count // 2
 
 
 def effective_count(values: _Floats) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -66,6 +67,15 @@ class Row:
         return "faster" if self.interval.low > 1 else "slower"
 
 
+class HasOutcome(Protocol):
+    """A compared thing with its outcome in words."""
+
+    @property
+    def outcome(self) -> str:
+        """'no difference shown', for one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Rows that both sides have, those of the bounds apart; names of points that one side alone has; the level of a single interval."""
@@ -81,11 +91,8 @@ class Comparison:
         """The outcome in words."""
         if not self.rows:
             return "The two have no measured operation in common, so there is nothing to compare."
-        words = [row.outcome for row in self.rows]
-        parts = [
-            f"{words.count(word)} {word}" for word in ("slower", "faster", "no difference shown", "too few repeats", "no repeats stored")
-        ]
-        text = f"{len(words)} operations compared: {', '.join(part for part in parts if not part.startswith('0 '))}."
+        outcomes = count_outcomes(self.rows, ("slower", "faster", "no difference shown", "too few repeats", "no repeats stored"))
+        text = f"{len(self.rows)} operations compared: {outcomes}."
         left = self.only_before + self.only_after
         text += f" {left} more were measured in one of the two alone." if left else ""
         moved = [row for row in self.bounds if row.outcome in ("faster", "slower")]
@@ -202,39 +209,60 @@ def judge(comparison: Comparison, limit: float) -> tuple[Verdict, str]:
     """
     if not 0 < limit < 100:
         raise ConfigError(f"fail-below must be a ratio of rates such as 0.9, got {limit}")
-    if not comparison.rows:
-        return Verdict.NOT_RUN, comparison.sentence
-    below = [row for row in comparison.rows if row.interval is not None and row.interval.enough and row.interval.high < limit]
-    open_rows = [row for row in comparison.rows if row not in below and (row.ratio < limit or row.interval is None)]
-    left = comparison.only_before + comparison.only_after
+    rows = [
+        (
+            describe(row),
+            row.ratio - limit if row.interval is not None else -math.inf,
+            row.interval.high - limit if row.interval is not None and row.interval.enough else math.inf,
+        )
+        for row in comparison.rows
+    ]
+    return judge_limit(rows, limit, comparison.sentence, comparison.only_before + comparison.only_after, "operations")
+
+
+def judge_limit(rows: Sequence[tuple[str, float, float]], limit: float, empty: str, left: int, what: str) -> tuple[Verdict, str]:
+    """The judgement of `judge` over (description, figure minus limit, upper end of its interval minus limit)."""
+    if not rows:
+        return Verdict.NOT_RUN, empty
+    below = [row for row in rows if row[2] < 0]
+    undecided = [row for row in rows if row[2] >= 0 and row[1] < 0]
     if below:
-        worst = min(below, key=lambda row: row.ratio)
-        return Verdict.FAIL, f"Fail: {len(below)} of {len(comparison.rows)} operations keep less than {limit:g}; {describe(worst)}."
-    if open_rows:
-        worst = min(open_rows, key=lambda row: row.ratio)
+        worst = min(below, key=lambda row: row[1])
+        return Verdict.FAIL, f"Fail: {len(below)} of {len(rows)} {what} keep less than {limit:g}; {worst[0]}."
+    if undecided:
+        worst = min(undecided, key=lambda row: row[1])
         return Verdict.PARTIAL, (
-            f"Partial: {len(open_rows)} of {len(comparison.rows)} operations may keep less than {limit:g} and the repeats cannot tell; "
-            f"{describe(worst)}. More repeats (a longer effort, or several runs a side) decide it."
+            f"Partial: {len(undecided)} of {len(rows)} {what} may keep less than {limit:g} and the repeats cannot tell; "
+            f"{worst[0]}. More repeats (a longer effort, or several runs a side) decide it."
         )
     if left:
-        return Verdict.PARTIAL, f"Partial: no operation keeps less than {limit:g}; {left} were measured in one of the two alone."
-    return Verdict.PASS, f"Pass: all {len(comparison.rows)} operations keep at least {limit:g}."
+        return (
+            Verdict.PARTIAL,
+            f"Partial: none of {len(rows)} {what} keeps less than {limit:g}; {left} were measured in one of the two alone.",
+        )
+    return Verdict.PASS, f"Pass: all {len(rows)} {what} keep at least {limit:g}."
 
 
-def judge_runs(before: Sequence[RunRecord], after: Sequence[RunRecord], comparison: Comparison, limit: float) -> tuple[Verdict, str]:
-    """`judge`, after a look at the runs themselves: one that failed is slower than any limit, and nothing is measured by a failed one."""
+def judge_runs(before: Sequence[RunRecord], after: Sequence[RunRecord], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """What was judged of measurements, after a look at the runs: nothing is compared with a failed one, and one that failed keeps nothing."""
     for record in before:
         if record.verdict is Verdict.FAIL:
             return Verdict.NOT_RUN, f"Not compared: run {record.id}, which the other is compared with, failed. {record.sentence}"
     for record in after:
         if record.verdict is Verdict.FAIL:
             return Verdict.FAIL, f"Fail: run {record.id} failed. {record.sentence}"
-    verdict, sentence = judge(comparison, limit)
+    verdict, sentence = judged
     unfinished = [record for record in (*before, *after) if record.verdict is not Verdict.PASS]
     if verdict is Verdict.PASS and unfinished:
         first = unfinished[0]
         return Verdict.PARTIAL, f"Partial: {sentence.partition(': ')[2]} Run {first.id} is {first.verdict}: {first.sentence}"
     return verdict, sentence
+
+
+def count_outcomes(rows: Sequence[HasOutcome], words: Sequence[str]) -> str:
+    """'2 slower, 7 no difference shown', in the order of the words, leaving out what there is none of."""
+    found = [row.outcome for row in rows]
+    return ", ".join(f"{found.count(word)} {word}" for word in words if word in found)
 
 
 def describe(row: Row) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvcanary.analysis.compare import Row
+from kvcanary.analysis.compare_campaigns import CostRow, RateRow
 from kvcanary.charts.theme import SERIES, ThemeName, faint, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.units import format_seconds
@@ -16,6 +18,8 @@ ROW_LIMIT = 60
 _OUTCOMES = {
     "faster": (("#1b6b3a", "#7fd6a0"), "triangle-right"),
     "slower": (("#a52a0c", "#ff9270"), "triangle-left"),
+    "finds more": (("#1b6b3a", "#7fd6a0"), "triangle-right"),
+    "finds less": (("#a52a0c", "#ff9270"), "triangle-left"),
     "no difference shown": (("#7b8492", "#98a2b1"), "circle"),
     "too few repeats": (("#7b8492", "#98a2b1"), "circle-open"),
     "no repeats stored": (("#7b8492", "#98a2b1"), "x-thin-open"),
@@ -37,6 +41,14 @@ def row_name(row: Row) -> str:
     return f"{row.workload} {row.batch}{after} · {row.op.replace('_', ' ')} · {row.hash_mode}, {row.layout}"
 
 
+def most_telling_rates(rows: Sequence[RateRow]) -> list[RateRow]:
+    """At most ROW_LIMIT rows with something injected: the largest differences either way, in the order they were given."""
+    tried = [row for row in rows if row.outcome != "nothing injected"]
+    ranked = sorted(tried, key=lambda row: (row.outcome == "no difference shown", -abs(row.difference)))
+    kept = {id(row) for row in ranked[:ROW_LIMIT]}
+    return [row for row in tried if id(row) in kept]
+
+
 def most_telling(rows: Sequence[Row]) -> list[Row]:
     """At most ROW_LIMIT rows: shown differences first, then the largest ratios either way; in the order they were given."""
     ranked = sorted(rows, key=lambda row: (row.outcome not in ("slower", "faster"), -max(row.ratio, 1 / row.ratio)))
@@ -46,32 +58,78 @@ def most_telling(rows: Sequence[Row]) -> list[Row]:
 
 def ratios(rows: Sequence[Row], theme: ThemeName, limit: float | None = None) -> go.Figure:
     """One line per operation: ratio of the rates with its interval, a line at 1, and one at the limit of a check."""
+    spans = [_Span(row_name(row), row.ratio, *_ends(row), row.outcome, f"{row.ratio:.3f} of the rate", _seconds(row)) for row in rows]
+    return _intervals(spans, theme, "rate compared with the first run (1 = the same)", 1.0, limit)
+
+
+def cost_ratios(rows: Sequence[CostRow], theme: ThemeName, limit: float | None = None) -> go.Figure:
+    """One line per configuration of two campaigns: ratio of the canary's speeds with its interval, drawn as `ratios`."""
+    spans = [
+        _Span(row.config, row.ratio, row.interval.low, row.interval.high, row.outcome, f"{row.ratio:.3f} of the speed", _seconds(row))
+        for row in rows
+    ]
+    return _intervals(spans, theme, "speed compared with the first campaign (1 = the same)", 1.0, limit)
+
+
+def rate_differences(rows: Sequence[RateRow], theme: ThemeName) -> go.Figure:
+    """One line per kind of fault and configuration: how much larger the second detection rate is, with its interval, and a line at 0."""
+    spans = [
+        _Span(
+            row.name, row.difference, row.low, row.high, row.outcome, f"{row.difference * 100:+.1f} %",
+            f"{row.before.detected} of {row.before.injected} to {row.after.detected} of {row.after.injected}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    figure = _intervals(spans, theme, "detection rate minus that of the first campaign (0 = the same)", 0.0, None)
+    return figure.update_xaxes(tickformat="+.0%", range=[-1.05, 1.05])
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A figure with its interval, its outcome, and what the pointer shows of it."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    outcome: str
+    said: str
+    detail: str
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    return (row.interval.low, row.interval.high) if row.interval else (row.ratio, row.ratio)
+
+
+def _seconds(row: Row | CostRow) -> str:
+    return f"{format_seconds(row.before_s)} to {format_seconds(row.after_s)}"
+
+
+def _intervals(spans: Sequence[_Span], theme: ThemeName, title: str, same: float, limit: float | None) -> go.Figure:
     figure = go.Figure()
     for outcome, (colors, symbol) in _OUTCOMES.items():
-        shown = [row for row in rows if row.outcome == outcome]
+        shown = [span for span in spans if span.outcome == outcome]
         if not shown:
             continue
-        spans = [(row.interval.low, row.interval.high) if row.interval else (row.ratio, row.ratio) for row in shown]
         figure.add_trace(
             go.Scatter(
-                x=[row.ratio for row in shown], y=[row_name(row) for row in shown], mode="markers", name=outcome,
+                x=[span.value for span in shown], y=[span.name for span in shown], mode="markers", name=outcome,
                 marker={"symbol": symbol, "size": 10, "color": pick(colors, theme), "line": {"width": 2, "color": pick(colors, theme)}},
                 error_x={
                     "type": "data", "symmetric": False, "thickness": 2, "color": pick(colors, theme),
-                    "array": [max(0.0, high - row.ratio) for row, (_, high) in zip(shown, spans, strict=True)],
-                    "arrayminus": [max(0.0, row.ratio - low) for row, (low, _) in zip(shown, spans, strict=True)],
+                    "array": [max(0.0, span.high - span.value) for span in shown],
+                    "arrayminus": [max(0.0, span.value - span.low) for span in shown],
                 },
-                customdata=[[format_seconds(row.before_s), format_seconds(row.after_s)] for row in shown],
-                hovertemplate="%{y}<br>%{x:.3f} of the rate<br>%{customdata[0]} to %{customdata[1]}<extra></extra>",
+                customdata=[[span.said, span.detail] for span in shown],
+                hovertemplate="%{y}<br>%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
             )
         )  # fmt: skip
-    figure.add_vline(1, line={"color": ink(theme), "width": 1})
+    figure.add_vline(same, line={"color": ink(theme), "width": 1})
     if limit is not None:
         figure.add_vline(limit, line={"color": pick(_OUTCOMES["slower"][0], theme), "width": 1, "dash": "dash"})
-    style(figure, theme, height=110 + 22 * len(rows))
-    figure.update_xaxes(title="rate compared with the first run (1 = the same)")
-    order = [row_name(row) for row in rows]
-    figure.update_yaxes(categoryorder="array", categoryarray=order[::-1], gridcolor=faint(theme))
+    style(figure, theme, height=110 + 22 * len(spans))
+    figure.update_xaxes(title=title)
+    figure.update_yaxes(categoryorder="array", categoryarray=[span.name for span in spans][::-1], gridcolor=faint(theme))
     return figure
 
 

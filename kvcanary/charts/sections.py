@@ -1,4 +1,4 @@
-"""What there is to say about one run, or about runs beside each other, as sections: the page and the report show the same list."""
+"""What there is to say about one run as sections: the page and the report show the same list."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from kvcanary.analysis import slot_map
-from kvcanary.analysis.compare import Comparison, Row, compare, differences, level_sentence
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
-from kvcanary.charts import compare as compare_charts
 from kvcanary.charts import detection, slots, throughput
 from kvcanary.config.settings import FIELDS, Settings
 from kvcanary.errors import ConfigError, StoreError
 from kvcanary.lab.campaign import CellSummary, summarise
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
 from kvcanary.lab.frontier import config_costs
-from kvcanary.lab.records import Point, RunRecord, Verdict
+from kvcanary.lab.points import Point
+from kvcanary.lab.records import RunRecord, Verdict
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.report import Kind, Picture, Section, Table, report_html
@@ -53,11 +50,6 @@ def run_report(store: Store, run_id: str) -> str:
     return report_html(
         f"{record.kind.capitalize()} {record.id}", run_sections(store, run_id), verdict=verdict, kind=VERDICT_KINDS[record.verdict]
     )
-
-
-def compare_report(store: Store, run_ids: Sequence[str], limit: float | None = None) -> str:
-    """The report of runs beside each other as one HTML document."""
-    return report_html(f"{run_ids[0]} compared with {', '.join(run_ids[1:])}", compare_sections(store, run_ids, limit))
 
 
 def _read(part: Any, store: Store, record: RunRecord) -> list[Section]:
@@ -260,129 +252,3 @@ def _machine(record: RunRecord) -> Section | None:
 def time_text(seconds: float) -> str:
     """'2026-01-31 23:59:59 UTC'."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def comparison(store: Store, before: str, after: str) -> Comparison:
-    """Measured points of two runs beside each other."""
-    return compare([store.points(before)], [store.points(after)])
-
-
-def compare_sections(store: Store, run_ids: Sequence[str], limit: float | None = None) -> list[Section]:
-    """The first run is what the others are compared with; two at least, as many as can be told apart in a chart at most."""
-    if not 2 <= len(run_ids) <= compare_charts.RUN_LIMIT or len(set(run_ids)) < len(run_ids):
-        raise StoreError(f"compare 2 to {compare_charts.RUN_LIMIT} different runs, got {len(run_ids)}")
-    records = [store.record(run_id) for run_id in run_ids]
-    found = [_differing(records)]
-    if all(record.kind == "campaign" for record in records):
-        return [*found, *_campaigns(store, records)]
-    points = [store.points(run_id) for run_id in run_ids]
-    for record, after in zip(records[1:], points[1:], strict=True):
-        found.append(_ratios(record.id if len(records) > 2 else "", compare([points[0]], [after]), limit))
-    found += _overlaid(run_ids, points)
-    maps = [picture for run_id in run_ids if (picture := map_picture(store, run_id, run_id)) is not None]
-    if maps:
-        found.append(Section(heading="Slot maps", pictures=maps, beside=True))
-    return found
-
-
-def _differing(records: Sequence[RunRecord]) -> Section:
-    rows = [(item.group, item.name, *item.values) for item in differences(records)]
-    head = ("of", "what differs", *(record.id for record in records))
-    names = ", ".join(dict.fromkeys(row[0] for row in rows))
-    sentence = f"What differs is of the {names}." if rows else "Settings, options, machine and versions are the same."
-    verdicts = "; ".join(f"{record.id}: {record.verdict.value}" for record in records)
-    return Section(heading="What differs", sentence=f"{sentence} {verdicts}.", tables=(Table(head=head, rows=rows),) if rows else ())
-
-
-def _ratios(name: str, found: Comparison, limit: float | None) -> Section:
-    heading = f"Ratios: {name}" if name else "Ratios"
-    if not found.rows:
-        return Section(heading=heading, sentence=found.sentence)
-    shown = compare_charts.most_telling(found.rows)
-    picture = Picture(draw=lambda theme: compare_charts.ratios(shown, theme, limit), alt=_ratio_words(shown, len(found.rows)))
-    table = Table(
-        head=("operation", "prefix", "before", "after", "ratio of rates", "interval", "outcome"),
-        rows=[_ratio_cells(row) for row in (*found.rows, *found.bounds)],
-        numeric=(1, 2, 3, 4, 5),
-    )
-    return Section(heading=heading, sentence=f"{found.sentence} {level_sentence()}", pictures=(picture,), tables=(table,))
-
-
-def _ratio_words(shown: Sequence[Row], count: int) -> str:
-    """The ratio chart in words: its extremes."""
-    least, most = min(shown, key=lambda row: row.ratio), max(shown, key=lambda row: row.ratio)
-    cut = f" The {len(shown)} most telling of {count} are drawn." if len(shown) < count else ""
-    return f"Ratios from {least.ratio:.2f} ({compare_charts.row_name(least)}) to {most.ratio:.2f} ({compare_charts.row_name(most)}).{cut}"
-
-
-def _ratio_cells(row: Row) -> tuple[str, ...]:
-    interval = "none" if row.interval is None else f"{row.interval.low:.3f} to {row.interval.high:.3f}"
-    return (
-        compare_charts.row_name(row), format_count(row.prefix), format_seconds(row.before_s), format_seconds(row.after_s),
-        f"{row.ratio:.3f}", interval, row.outcome,
-    )  # fmt: skip
-
-
-def _overlaid(run_ids: Sequence[str], points: Sequence[Sequence[Point]]) -> list[Section]:
-    """Throughput of all runs by batch, for each hash mode and layout that any has; a run without it has no line."""
-    frames = [points_frame(list(mine)) for mine in points]
-    found = list(dict.fromkeys(variant for frame in frames for variant in variants(frame)))
-    pictures = []
-    for mode, layout in found:
-        rows = [(run_id, decode_variant(frame, mode, layout)) for run_id, frame in zip(run_ids, frames, strict=True)]
-        rows = [(run_id, mine) for run_id, mine in rows if len(mine)]
-        for op, what in (("verify", "slots"), ("stamp", "tokens")):
-            best = "; ".join(f"{run_id} {_best(mine, op, what)}" for run_id, mine in rows)
-            pictures.append(
-                Picture(
-                    draw=partial(compare_charts.overlay, rows, op, what),
-                    alt=f"{op}, hash {mode}, {layout} slots, best rate by run: {best}.",
-                )
-            )
-    return [Section(heading="Throughput", pictures=pictures, beside=True)] if pictures else []
-
-
-def _best(rows: pd.DataFrame, op: str, what: str) -> str:
-    rates = rows[rows["op"] == op]["items_per_s"]
-    return format_rate(float(rates.max()), what) if len(rates) else "not measured"
-
-
-def _campaigns(store: Store, records: Sequence[RunRecord]) -> list[Section]:
-    """Cells whose outcome is not the same, and the matrices beside each other."""
-    tables: list[dict[tuple[str, str], CellSummary]] = []
-    pictures = []
-    for record in records:
-        plan, runs = plan_of(CampaignSpec(**record.spec)), read_runs(store.folder(record.id).path)
-        cells, costs = summarise(plan, runs), config_costs(plan, runs)
-        tables.append({(f"{cell.kind}.{cell.variant}", cell.config): cell for cell in cells})
-        if runs:
-            pictures.append(
-                Picture(
-                    draw=partial(detection.matrix, cells, costs),
-                    alt=f"{record.id}: {detection.matrix_summary(cells)}",
-                )
-            )
-    keys = list(dict.fromkeys(key for table in tables for key in table))
-    rows = []
-    for key in keys:
-        cells_here = [table.get(key) for table in tables]
-        if len({cell.outcome if cell else "" for cell in cells_here}) > 1:
-            rows.append((*key, *(_cell_text(cell) for cell in cells_here), _apart(cells_here)))
-    sentence = f"{format_count(len(rows))} of {format_count(len(keys))} cells are not the same." if rows else "All cells are the same."
-    head = ("fault", "configuration", *(record.id for record in records), "95 % intervals")
-    tables_shown = (Table(head=head, rows=rows),) if rows else ()
-    return [Section(heading="Detection", sentence=sentence, pictures=pictures, tables=tables_shown)]
-
-
-def _cell_text(cell: CellSummary | None) -> str:
-    return "not run" if cell is None else f"{cell.outcome} ({cell.detected} of {cell.injected})"
-
-
-def _apart(cells: Sequence[CellSummary | None]) -> str:
-    """Whether the Wilson intervals of the first and any other rate lie apart: the careful way to call a difference shown."""
-    first, *others = [cell if cell is not None and cell.rate is not None else None for cell in cells]
-    if first is None or None in others:
-        return "nothing to compare"
-    low, high = first.rate_low or 0.0, first.rate_high or 0.0
-    apart = [cell for cell in others if cell is not None and ((cell.rate_low or 0.0) > high or (cell.rate_high or 0.0) < low)]
-    return "difference shown" if apart else "no difference shown"

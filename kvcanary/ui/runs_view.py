@@ -9,7 +9,8 @@ from typing import Any, Literal
 import streamlit as st
 
 from kvcanary.charts.compare import RUN_LIMIT
-from kvcanary.charts.sections import VERDICT_KINDS, compare_report, compare_sections, run_report, run_sections
+from kvcanary.charts.compare_sections import compare_report, compare_sections
+from kvcanary.charts.sections import VERDICT_KINDS, run_report, run_sections
 from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.errors import KvCanaryError
 from kvcanary.lab.records import RunRecord

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from kvcanary.cli import app
+from kvcanary.lab.campaign_job import CampaignSpec
 from kvcanary.lab.records import RunState, Verdict
 from tests.stored_runs import points, store_run
 
@@ -78,20 +80,62 @@ def test_the_document_and_the_report(tmp_path: Path) -> None:
     assert [heading in report for heading in ("<h2>What differs", "<h2>Ratios", "<h2>Throughput", "<h2>Slot maps")] == [True] * 4
 
 
+def campaign(home: Path, number: int, found: float, speed: float = 1.0) -> str:
+    """A campaign of 20 seeds, of which a share is found."""
+    run_id = store_run(home, number, kind="campaign", spec=asdict(CampaignSpec(seeds=20)))
+    lines = [
+        {
+            "key": ["payload_bytes", "bit_flip", "partial", seed], "record": None, "changed": 1,
+            "latency_steps": 1 if seed < 20 * found else None, "corrupt_tokens": 0, "false_reports": 0, "reports": {}, "slots_flagged": 0,
+            "requests_flagged": 0, "steps": 20, "tokens": 100, "verified": 2000, "canary_s": 0.02 / speed * (1 + 0.01 * (seed * 7 % 20)),
+        }
+        for seed in range(20)
+    ]  # fmt: skip
+    (home / "runs" / run_id / "campaign.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("found", "speed", "code", "word"), [(1.0, 1.0, 0, "Pass:"), (0.2, 1.0, 1, "Fail:"), (1.0, 0.5, 1, "Fail:"), (0.85, 1.0, 3, "Partial:")]
+)
+def test_campaigns_are_judged_by_detection_rates_and_speeds(tmp_path: Path, found: float, speed: float, code: int, word: str) -> None:
+    first, second = campaign(tmp_path, 1, 1.0), campaign(tmp_path, 2, found, speed)
+    result = invoke(tmp_path, first, second, "--fail-below", "0.9")
+    assert (result.exit_code, result.output.partition(" ")[0]) == (code, word)
+    assert f"20 of 20  {20 * found:.0f} of 20" in result.output
+
+
+def test_the_document_of_campaigns(tmp_path: Path) -> None:
+    first, second = campaign(tmp_path, 1, 1.0), campaign(tmp_path, 2, 0.2)
+    result = invoke(tmp_path, first, second, "--json", "-", "--html", str(tmp_path / "c.html"))
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    (one,) = document["comparisons"]
+    assert (document["kind"], one["rates"][0]["outcome"], one["rates"][0]["after"]) == (
+        "campaign", "finds less", {"detected": 4, "injected": 20},
+    )  # fmt: skip
+    assert (one["costs"][0]["outcome"], one["costs"][0]["ratio"]) == ("no difference shown", pytest.approx(1.0))
+    assert [heading in (tmp_path / "c.html").read_text() for heading in ("<h2>Detection rates", "<h2>Costs", "<h2>Matrices")] == [True] * 3
+    assert invoke(tmp_path, first, store_run(tmp_path, 3, kind="campaign")).exit_code == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("nothing", "latest"), "no run 'nothing'"),
         (("latest", "latest", "--fail-below", "0"), "must be a ratio of rates such as 0.9, got 0"),
-        (("2026", "latest"), "3 runs have '2026' in their id"),
+        (("2026", "latest"), "4 runs have '2026' in their id"),
         ((",", "latest"), "a side must name at least one run"),
-        (("00000001", "00000003"), "is a plan; compare takes benchmarks"),
+        (("00000001", "00000003"), "is a plan; compare takes benchmarks or campaigns"),
+        (("00000001", "00000004"), "is a benchmark and run 20260105-101112-campaign-00000004 a campaign; name runs of one kind"),
+        (("00000004,00000004", "00000004"), "a campaign's repeats are its seeds; name one campaign a side"),
     ],
 )
 def test_bad_input_is_2_and_says_what(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
     for number in (1, 2):
         store_run(tmp_path, number, measured=points())
     store_run(tmp_path, 3, kind="plan", created_s=1.0)
+    store_run(tmp_path, 4, kind="campaign", created_s=1.0)
     result = invoke(tmp_path, *arguments)
     assert result.exit_code == 2
     assert sentence in result.output

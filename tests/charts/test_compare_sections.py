@@ -1,0 +1,88 @@
+"""What is said about runs beside each other: campaigns by rates and costs, benchmarks up to the number that a chart can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from kvcanary.charts.compare import RUN_LIMIT
+from kvcanary.charts.compare_sections import compare_report, compare_sections
+from kvcanary.errors import StoreError
+from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
+from kvcanary.lab.records import RunFolder
+from kvcanary.store.database import Store
+from kvcanary.units import format_fraction
+from tests.stored_runs import points, store_run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(None, tmp_path)
+    yield opened
+    opened.close()
+
+
+def campaign(root: Path, number: int, *configs: str) -> str:
+    spec = CampaignSpec(faults=["payload_bytes.bit_flip"], configs=list(configs), seeds=1)
+    run_id = store_run(root, number, kind="campaign", spec=asdict(spec))
+    run_campaign_job(RunFolder(root / "runs" / run_id), spec)
+    return run_id
+
+
+def test_campaigns_are_compared_by_detection_rates_and_costs(store: Store, tmp_path: Path) -> None:
+    first, same, other = campaign(tmp_path, 1, "partial"), campaign(tmp_path, 2, "partial"), campaign(tmp_path, 3, "chain only")
+    differing, rates, costs, matrices = compare_sections(store, [first, same])
+    assert rates.sentence.startswith("1 detection rates compared: 1 no difference shown. 1 configurations by time per step: 1 too few")
+    assert tuple(rates.tables[0].rows[0][:5]) == ("payload_bytes", "partial", "1 of 1", "1 of 1", format_fraction(0.0))
+        "payload_bytes",
+        "partial",
+        "1 of 1",
+        "1 of 1",
+        "0 %".replace(" ", "\u202f"),
+    )
+    assert (rates.tables[0].rows[0][6], costs.tables[0].rows[0][0], costs.tables[0].rows[0][5]) == (
+        "no difference shown", "partial", "too few repeats",
+    )  # fmt: skip
+    assert (list(differing.tables), len(matrices.pictures)) == ([], 2)
+    for section in (rates, costs):
+        assert len(section.pictures[0].draw("dark").data) == 1
+    differing, nothing, matrices = compare_sections(store, [first, other])
+    assert nothing.sentence == "The two have no fault and configuration in common, so there is nothing to compare."
+    assert [tuple(row[1:]) for row in differing.tables[0].rows] == [("configs", "partial", "chain only")]
+    headings = [section.heading for section in compare_sections(store, [first, same, other])]
+    assert headings == [
+        "What differs", f"Detection rates: {same}", f"Costs: {same}", f"Detection rates: {other}", "Matrices",
+    ]  # fmt: skip
+    assert "<h2>Detection rates</h2>" in compare_report(store, [first, same], 0.9)
+
+
+def test_runs_of_two_kinds_have_no_measurement_in_common(store: Store, tmp_path: Path) -> None:
+    differing, nothing = compare_sections(store, [store_run(tmp_path, 1, measured=points()), store_run(tmp_path, 2, kind="campaign")])
+    assert differing.heading == "What differs"
+    assert nothing.sentence.startswith("A benchmark and a campaign have no measurement in common; choose runs of one kind")
+    plans = compare_sections(store, [store_run(tmp_path, 3, kind="plan"), store_run(tmp_path, 4, kind="plan", spec={"settings": {}})])
+    assert [section.heading for section in plans] == ["What differs"]
+    assert {"req_to_token_pool_size", "model"} <= {row[1] for row in plans[0].tables[0].rows}
+
+
+def test_as_many_runs_are_compared_as_a_chart_can_tell_apart(store: Store, tmp_path: Path) -> None:
+    runs = [store_run(tmp_path, number, measured=points(seed=number)) for number in range(RUN_LIMIT + 1)]
+    sections = compare_sections(store, runs[:RUN_LIMIT])
+    assert [section.heading for section in sections] == ["What differs", *(f"Ratios: {run}" for run in runs[1:RUN_LIMIT]), "Throughput"]
+    assert len(sections[-1].pictures[0].draw("light").data) == RUN_LIMIT
+    for wrong in (runs, runs[:1], [runs[0], runs[0]]):
+        with pytest.raises(StoreError, match=f"compare 2 to {RUN_LIMIT} different runs, got {len(wrong)}"):
+            compare_sections(store, wrong)
+
+
+def test_a_run_without_the_variant_of_the_others_has_no_line(store: Store, tmp_path: Path) -> None:
+    both = store_run(tmp_path, 1, measured=[*points(), *(replace(point, hash_mode="all") for point in points(2.0))])
+    one = store_run(tmp_path, 2, measured=points(seed=4))
+    throughput = compare_sections(store, [both, one])[-1]
+    assert [(picture.alt.partition(" slots")[0], len(picture.draw("dark").data)) for picture in throughput.pictures] == [
+        ("verify, hash none, contiguous", 2), ("stamp, hash none, contiguous", 2), ("verify, hash all, contiguous", 1),
+        ("stamp, hash all, contiguous", 1),
+    ]  # fmt: skip
