@@ -18,6 +18,7 @@ from kvcanary.config.presets import find_preset
 from kvcanary.config.settings import FIELDS, FieldSpec, Settings, format_field, read_flat
 from kvcanary.errors import ConfigError
 from kvcanary.escape import visible
+from kvcanary.units import format_bytes
 
 SETTINGS_FILE_LIMIT_BYTES = 1 << 20
 _PANELS = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
@@ -34,7 +35,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         own = {name: value for name, value in options.items() if name not in FIELDS}
         typed = {name: value for name, value in options.items() if name in FIELDS and value is not None}
         try:
-            given = {**(_preset(start_from) if start_from else {}), **(_file(settings_file) if settings_file else {}), **typed}
+            given = {**(_preset(start_from) if start_from else {}), **(read_settings_file(settings_file) if settings_file else {}), **typed}
         except ConfigError as error:
             fail(str(error))
         command(given=given, **own)
@@ -82,21 +83,35 @@ def _preset(name: str) -> dict[str, Any]:
     return dict(find_preset(name).settings)
 
 
-def _file(path: Path) -> dict[str, Any]:
+def read_settings_file(path: Path) -> dict[str, Any]:
     """Flat settings of a JSON file, or of the settings inside a document that kvcanary wrote."""
     try:
-        if path.stat().st_size > SETTINGS_FILE_LIMIT_BYTES:
-            raise ConfigError(f"--settings {path}: larger than {SETTINGS_FILE_LIMIT_BYTES} bytes, so it is no settings file")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--settings {path}: {error.strerror}") from None
+        document = json.loads(read_file(path, SETTINGS_FILE_LIMIT_BYTES, "a settings file"))
+    except ConfigError as error:
+        raise ConfigError(f"--settings {error}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--settings {path}: not JSON: {str(error)[:100]}") from None
     if isinstance(document, dict) and str(document.get("schema", "")).startswith("kvcanary."):
-        document = document.get("settings", document.get("spec", {}).get("settings"))
+        spec = document.get("spec")
+        document = document.get("settings", spec.get("settings") if isinstance(spec, dict) else None)
     if not isinstance(document, dict):
         raise ConfigError(f"--settings {path}: must be a JSON object of settings fields")
     return document
+
+
+def read_file(path: Path, limit_bytes: int, what: str) -> str:
+    """Text of a file of at most so many bytes, read no further than that; ConfigError names the path."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit_bytes + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(data) > limit_bytes:
+        raise ConfigError(f"{path}: larger than {format_bytes(limit_bytes)}, so it is not {what}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text, so it is not {what}") from None
 
 
 def _shared(name: str, kind: type, flag: str, help_text: str, metavar: str) -> inspect.Parameter:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
-from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
+from kvcanary.cli.options import SETTINGS_FILE_LIMIT_BYTES, fail, read_file, read_settings, wide_console, with_settings, write_document
 from kvcanary.config.devices import Device, catalogue, find_device, parse_devices
 from kvcanary.config.findings import Severity
 from kvcanary.config.geometry import Unknown
@@ -89,11 +89,9 @@ def _keep(report: PlanReport, home: Path | None) -> None:
 
 def _device(name: str, path: Path | None) -> Device:
     try:
-        own = parse_devices(path.read_text(encoding="utf-8")) if path is not None else ()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"--devices {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}")
+        own = parse_devices(read_file(path, SETTINGS_FILE_LIMIT_BYTES, "a device list")) if path is not None else ()
     except ConfigError as error:
-        fail(f"--devices {path}: {error}")
+        fail(f"--devices {error}")
     device = find_device(name, own)
     if device is None:
         fail(f"--accelerator must be one of {', '.join(entry.name for entry in (*own, *catalogue()))}, got {name[:60]!r}")

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kvcanary.cli import runs_disk
 from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
-from kvcanary.cli.options import fail, wide_console, write_document
+from kvcanary.cli.options import fail, read_file, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_bytes, write_text
 from kvcanary.cli.runs_table import Home, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
@@ -22,7 +22,7 @@ from kvcanary.escape import terminal_text
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
 from kvcanary.store.rows import KINDS, RunRow
-from kvcanary.units import format_bytes, format_count
+from kvcanary.units import format_count
 
 group = typer.Typer(
     name="runs", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
@@ -217,15 +217,12 @@ def import_documents(
 
     for path in files:
         try:
-            if path.stat().st_size > _DOCUMENT_LIMIT_BYTES:
-                fail(
-                    f"{path}: {format_bytes(path.stat().st_size)} is more than a run's document has ({format_bytes(_DOCUMENT_LIMIT_BYTES)})"
-                )
-            typer.echo(f"took in {open_store(os.environ, home).take_in(parse_document(path.read_text(encoding='utf-8')))}")
-        except (KvCanaryError, UnicodeDecodeError) as error:
+            document = parse_document(read_file(path, _DOCUMENT_LIMIT_BYTES, "the document of a run"))
+            typer.echo(f"took in {open_store(os.environ, home).take_in(document)}")
+        except ConfigError as error:
+            fail(str(error))
+        except KvCanaryError as error:
             fail(f"{path}: {error}")
-        except OSError as error:
-            fail(f"{path}: {error.strerror}")
 
 
 for _command in (runs_disk.retain, runs_disk.purge, runs_disk.usage):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, NOT_RUN, PARTIAL, PASS
-from kvcanary.cli.options import fail, wide_console, write_document
+from kvcanary.cli.options import fail, read_file, wide_console, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.sweep import TEXT_LIMIT, Sweep, read_sweep
@@ -46,7 +46,7 @@ def command(
     """
     try:
         chosen = _executor(executor, ray_address)
-        sweep = read_sweep(_text(spec), elsewhere=isinstance(chosen, RayExecutor))
+        sweep = read_sweep(read_file(spec, 4 * TEXT_LIMIT, "a sweep file"), elsewhere=isinstance(chosen, RayExecutor))
         place = Place(
             home=str(data_folder(os.environ, home).resolve()), database_url=os.environ.get(DATABASE_VARIABLE, ""),
             files_url=os.environ.get(FILES_VARIABLE, ""),
@@ -63,17 +63,6 @@ def command(
     else:
         _print(sweep, outcomes)
     raise typer.Exit(_exit_code(sweep, outcomes))
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > 4 * TEXT_LIMIT:
-            raise ConfigError(f"{path}: larger than {4 * TEXT_LIMIT} bytes, so it is no sweep file")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
 
 
 def _executor(name: str, address: str) -> Executor:

@@ -76,7 +76,18 @@ def test_bad_input_names_field_and_rule(arguments: list[str], sentence: str) -> 
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("content", ["[1]", "{", '{"page_sice": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1]",
+        "{",
+        '{"page_sice": 1}',
+        "[" * 100_000,
+        '{"schema": "kvcanary.run", "spec": [1]}',
+        '{"schema": "kvcanary.run"}',
+        " " * (1 << 21),
+    ],
+)
 def test_a_bad_settings_file_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(content)
@@ -139,6 +150,9 @@ def test_a_log_beside_the_plan(tmp_path: Path) -> None:
         (("--accelerator", "Abacus 1"), "--accelerator must be one of"),
         (("--accelerator", "T4", "--devices", "/nowhere.json"), "--devices /nowhere.json: No such file"),
         (("--log", "/nowhere.log"), "--log /nowhere.log: No such file"),
+        (("--settings", "/dev/zero"), "--settings /dev/zero: larger than 1.00 MiB, so it is not a settings file"),
+        (("--accelerator", "T4", "--devices", "/dev/zero"), "--devices /dev/zero: larger than 1.00 MiB, so it is not a device list"),
+        (("--accelerator", "T4", "--devices", sys.executable), "so it is not a device list"),
     ],
 )
 def test_what_cannot_be_read_is_named(arguments: tuple[str, ...], sentence: str) -> None:
