@@ -6,6 +6,7 @@ digits, so a size is known to half a hundredth of a GiB and bytes per token only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,22 +66,33 @@ def reconcile(plan: MemoryPlan, observed: Mapping[str, Any]) -> Reconciliation:
     return Reconciliation(rows=tuple(rows))
 
 
+def _number(value: Any) -> float | None:
+    """A finite number, None for anything else: a log may print a word where a number is expected."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
 class _Log:
     """Reads observed values and makes rows; all sizes inside are GiB."""
 
     def __init__(self, plan: MemoryPlan, observed: Mapping[str, Any]) -> None:
         self.plan, self.observed = plan, observed
-        arguments = observed.get("server_args") or {}
-        self.page_size = arguments.get("page_size") or plan.settings.pool.page_size
+        page_size = self.whole("server_args", "page_size") or 0
+        self.page_size = page_size if page_size >= 1 else plan.settings.pool.page_size
         self.slots = plan.settings.pool.pool_slot_count
 
     def number(self, *names: str) -> float | None:
         """The first of the names that holds a number; a per-rank minimum stands for the rank that decides."""
-        for name in names:
-            value = self.observed.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return value
-        return None
+        return next((value for name in names if (value := _number(self.observed.get(name))) is not None), None)
+
+    def inner(self, section: str, name: str) -> float | None:
+        """A number that stands in a part of what was read; None for anything else that the text may have there."""
+        values = self.observed.get(section)
+        return _number(values.get(name)) if isinstance(values, Mapping) else None
+
+    def whole(self, section: str, name: str) -> int | None:
+        """The same for a whole number."""
+        value = self.inner(section, name)
+        return value if isinstance(value, int) else None
 
     def gib(self, name: str) -> float | None:
         """Bytes of a plan line in GiB, None where it is missing or unknown."""
@@ -123,7 +135,7 @@ class _Log:
             why = f"the canary was installed for {bound:.0f} slots of reserved addresses; {allocated:.0f} were backed after graph capture"
         elif allocated is not None and self.page_size > 1 and 0 < self.slots - allocated < self.page_size:
             why = f"rounded down to a page of {self.page_size}"
-        elif (cap := (self.observed.get("server_args") or {}).get("max_total_tokens")) is not None and ready is not None:
+        elif (cap := self.whole("server_args", "max_total_tokens")) is not None and ready is not None:
             why = f"--max-total-tokens {cap} caps the pool" if ready <= cap else ""
         rows = self.row("kv_tokens", "KV slots allocated", "tokens", allocated, self.slots, 0, why)
         rows += self.row("max_total_num_tokens", "KV slots when ready", "tokens", ready, self.slots, 0, why)
@@ -155,13 +167,12 @@ class _Log:
             # Both free-memory figures are rounded to a hundredth of a GiB.
             slack = 2 * ROUNDING_GIB * GIB / cell + self.page_size
             rows += self.row("pool_from_budget", "KV slots from free memory", "tokens", tokens, planned, slack)
-        sizing = self.observed.get("kv_pool_sizing")
-        if isinstance(sizing, Mapping) and sizing.get("cell_size") is not None:
+        if (cell_size := self.inner("kv_pool_sizing", "cell_size")) is not None:
             planned_cell = self._cell(rank) if isinstance(rank, RankKv) else None
             # A figure that was stated came from printed sizes, which are rounded; one from layers and heads is exact.
             stated = self.plan.geometry.stated_bytes_per_token is not None
             slack = BYTES_PER_TOKEN_TOLERANCE * (planned_cell or 0.0) if stated else 0.0
-            rows += self.row("cell_size", "Bytes per slot (cell_size)", "bytes/token", float(sizing["cell_size"]), planned_cell, slack)
+            rows += self.row("cell_size", "Bytes per slot (cell_size)", "bytes/token", cell_size, planned_cell, slack)
         return rows
 
     def _cell(self, rank: RankKv) -> float:
@@ -204,8 +215,8 @@ class _Log:
             entries = [("target", {**self.observed, "tokens": self.observed.get("kv_tokens")})]
         found: list[tuple[str, int, dict[str, float | None]]] = []
         for kind, pool in entries:
-            tokens = pool.get("tokens")
-            sizes = {half: pool.get(f"{half}_size_gb") for half in ("k", "v", "kv")}
+            tokens = _number(pool.get("tokens"))
+            sizes = {half: _number(pool.get(f"{half}_size_gb")) for half in ("k", "v", "kv")}
             if isinstance(tokens, int) and tokens > 0:
                 found.append((kind, tokens, sizes))
         return found
@@ -239,7 +250,7 @@ class _Log:
         if not isinstance(stated, Mapping):
             return []
         settings = self.plan.settings
-        installed = stated.get("verify_capacity")
+        installed = self.whole("canary", "verify_capacity")
         try:
             capacities = LaunchCapacities.from_settings(settings)
         except ConfigError:
@@ -247,35 +258,35 @@ class _Log:
         rows: list[Row] = []
         reasons = {
             "verify_capacity": self._installed_reason(installed),
-            "write_req_capacity": self._requests_reason(stated.get("write_req_capacity")),
+            "write_req_capacity": self._requests_reason(self.whole("canary", "write_req_capacity")),
             "write_entry_capacity": "",
         }
         for name, why in reasons.items():
             planned = getattr(capacities, name)
-            rows += self.row(f"canary_{name}", f"Canary {name.replace('_', ' ')}", "entries", stated.get(name), planned, 0, why)
-        workspace = (self.observed.get("post_capture") or {}).get("canary_workspace_gb")
-        if workspace is not None and isinstance(installed, int) and installed % VERIFY_CAPACITY_FACTOR == 0:
+            rows += self.row(f"canary_{name}", f"Canary {name.replace('_', ' ')}", "entries", self.inner("canary", name), planned, 0, why)
+        workspace = self.inner("post_capture", "canary_workspace_gb")
+        if workspace is not None and installed is not None and installed % VERIFY_CAPACITY_FACTOR == 0:
             at_install = changed(settings, pool_slot_count=installed // VERIFY_CAPACITY_FACTOR)
             groups = len(buffer_groups(at_install))
             planned_gib = LaunchCapacities.from_settings(at_install).workspace_bytes(groups) / GIB
             rows += self.row("canary_workspace_gb", "Canary workspace reserved", "GiB", workspace, planned_gib, ROUNDING_GIB)
         return rows
 
-    def _installed_reason(self, installed: Any) -> str:
-        if not isinstance(installed, int) or installed % VERIFY_CAPACITY_FACTOR:
+    def _installed_reason(self, installed: int | None) -> str:
+        if installed is None or installed % VERIFY_CAPACITY_FACTOR:
             return ""
         slots = installed // VERIFY_CAPACITY_FACTOR
         if slots in (self.number("kv_tokens"), self.number("kv_tokens_upper_bound")) and slots != self.slots:
             return f"the canary was installed for {slots} slots, before the pool was resized"
         return ""
 
-    def _requests_reason(self, installed: Any) -> str:
+    def _requests_reason(self, installed: int | None) -> str:
         """Why the install line has another request capacity: max(decode graph batch, request rows) of the moment it was printed."""
-        before = (self.observed.get("post_capture") or {}).get("max_running_requests_before")
-        if installed == before:
+        before = self.whole("post_capture", "max_running_requests_before")
+        if installed is not None and installed == before:
             return f"the canary was installed for {installed} requests, before the pool was resized"
         rows = self.number("max_running_requests")
-        if isinstance(installed, int) and rows is not None and installed > rows and self.number("cuda_graph_bs_max") is None:
+        if installed is not None and rows is not None and installed > rows and self.number("cuda_graph_bs_max") is None:
             return f"the larger of {rows:.0f} request rows and the decode graphs, so those go up to {installed}"
         return ""
 
@@ -284,12 +295,12 @@ class _Log:
         requests = self.number("max_running_requests")
         why = ""
         tokens, context = self.number("max_total_num_tokens"), self.number("context_len")
-        if requests is not None and tokens and context:
-            asked = (self.observed.get("server_args") or {}).get("max_running_requests")
+        if requests is not None and tokens is not None and context is not None and context >= 1:
+            asked = self.whole("server_args", "max_running_requests")
             choice = running_requests(int(tokens), int(context), asked=asked)
             why = f"SGLang's choice for this pool: {choice.formula}" if choice.value == requests else ""
-        if (capped := self.observed.get("mamba_cache_size")) is not None and not why:
-            why = f"the state cache of {capped} slots limits the requests"
+        if (capped := self.number("mamba_cache_size")) is not None and not why:
+            why = f"the state cache of {capped:.0f} slots limits the requests"
         rows = self.row("max_running_requests", "Running requests", "requests", requests, settings.pool.req_to_token_pool_size, 0, why)
         spare = ROW_SPARE_TOKENS + (settings.batch.speculative_num_draft_tokens or 0)
         planned = settings.pool.max_seq_len_per_req - spare

@@ -7,7 +7,9 @@ source wrote it. Works on fragments: an indented piece, half a call, a list that
 from __future__ import annotations
 
 import ast
+import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +23,8 @@ _TOKEN = re.compile(
     r"""|(?P<comment>\#[^\n]*)|(?P<name>[A-Za-z_]\w*)|(?P<number>\d[\w.]*)|(?P<newline>\n)|(?P<op>\+=|==|\*\*|[^\s\w])""",
     re.DOTALL,
 )
+# What Python thinks of the style of somebody else's text goes to nobody's log.
+warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
 _CONDITION = re.compile(r"\s*(if|elif|else|for|while|except|match|case)\b")
 _MAIN = re.compile(r"\s*if\s+__name__\s*==")
 _ENGINE_CALLS = {"Engine": "sglang", "ServerArgs": "sglang", "LLM": "vllm", "EngineArgs": "vllm", "AsyncEngineArgs": "vllm"}
@@ -307,11 +311,14 @@ def _split_literal(source: str) -> tuple[str, str]:
 
 
 def _literal(source: str, default: Any = None) -> Any:
-    """The value of a literal; `default` for anything else."""
+    """The value of a literal that JSON can hold; `default` for anything else."""
     if len(source) > 20_000:
         return default
     try:
-        return ast.literal_eval(source.strip())
+        value = ast.literal_eval(source.strip())
+        # Sets, bytes and numbers of thousands of digits are literals too, and nothing that an argument could be.
+        json.dumps(value)
+        return value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return default
 

@@ -230,3 +230,24 @@ def test_a_pool_without_tokens_has_no_bytes_per_token() -> None:
 def test_base_is_what_the_log_was_made_from() -> None:
     assert BASE["pool_slot_count"] == 150_000
     assert BASE["req_to_token_pool_size"] == 200
+
+
+WORDS = st.sampled_from(["none", "auto", "", True, float("inf"), float("nan"), [], {}, ["1"], {"a": 1}, -1, 0, 10**30, 2.5, None])
+PRINTED = {
+    "server_args": ("page_size", "max_total_tokens", "max_running_requests"),
+    "kv_pool_sizing": ("cell_size",),
+    "canary": ("verify_capacity", "write_req_capacity", "write_entry_capacity"),
+    "post_capture": ("canary_workspace_gb", "max_running_requests_before"),
+}
+
+
+@given(
+    st.dictionaries(st.sampled_from([*log_of(), *PRINTED, "mamba_cache_size", "kv_pools", "kv_tokens_upper_bound"]), WORDS, max_size=4),
+    st.fixed_dictionaries(
+        {}, optional={name: st.fixed_dictionaries({}, optional=dict.fromkeys(keys, WORDS)) for name, keys in PRINTED.items()}
+    ),
+)
+def test_whatever_stands_where_a_number_is_printed_is_compared_or_left_out(top: dict[str, Any], inner: dict[str, Any]) -> None:
+    for row in compare(**{**inner, **top}).values():
+        assert isinstance(row.observed, int | float)
+        assert row.status in Status

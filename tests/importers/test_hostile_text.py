@@ -6,6 +6,8 @@ Times are measured apart from the suite; what is asserted here is what is said a
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -140,3 +142,17 @@ def test_a_state_list_without_end_gives_the_smallest() -> None:
     states = [{"effective_max_running_requests_per_dp": 9 + number % 5} for number in range(3000)]
     result = read_text(json.dumps({"model_path": "m", "internal_states": states}))
     assert result.fields["req_to_token_pool_size"].value == 9
+
+
+@pytest.mark.parametrize("value", ["{1: {2}}", "(1, [b'x'])", "0x" + "f" * 5000, "[1j]", "[...]"])
+def test_a_literal_that_is_no_argument_stays_as_typed(value: str) -> None:
+    result = read_text(f"e = sgl.Engine(tp_size=2, model_path={value})\n")
+    json.dumps(result.to_dict())
+    assert result.arguments["tp_size"] == 2
+    assert result.unresolved == (value,)
+
+
+def test_the_style_of_a_text_is_no_warning_of_ours() -> None:
+    code = "from kvcanary.importers.detect import read_text; read_text('e = sgl.Engine(tp_size=2, model_path=1if 1else 2)')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
