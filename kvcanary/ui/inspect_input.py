@@ -128,8 +128,10 @@ def _load_files(names: list[str]) -> None:
     except ImportTextError as error:
         st.session_state[_PROBLEM] = str(error)
         return
-    sources = {path.name if len(paths) == 1 else name: partial(files.open_inside, folders, path) for name, path in paths.items()}
-    _read(sources, ", ".join(path.name for path in list(paths.values())[:3]), name="|".join(names))  # type: ignore[arg-type]
+    sources: dict[str, Source] = {
+        path.name if len(paths) == 1 else name: partial(files.open_inside, folders, path) for name, path in paths.items()
+    }
+    _read(sources, ", ".join(path.name for path in list(paths.values())[:3]), name="|".join(names))
 
 
 def _follow_files(names: list[str]) -> None:
