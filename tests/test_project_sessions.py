@@ -14,11 +14,13 @@ from tools.measure_sessions import FIELD, Session, measure
 # Raised for a long run: KVCANARY_SESSIONS=20 KVCANARY_SESSION_SECONDS=300.
 SESSIONS = int(os.environ.get("KVCANARY_SESSIONS", "3"))
 SECONDS = float(os.environ.get("KVCANARY_SESSION_SECONDS", "2"))
+# Faster than people, so that a short test types something in each session.
+PACE_S = (0.5, 1.0)
 
 
 def test_many_sessions_type_at_once(tmp_path: Path) -> None:
     with run_server(tmp_path) as url:
-        figures = measure(url, SESSIONS, SECONDS)
+        figures = measure(url, SESSIONS, SECONDS, PACE_S)
     assert figures.errors == []
     assert len(figures.first_pages_s) == SESSIONS
     assert len(figures.validations_s) >= SESSIONS
