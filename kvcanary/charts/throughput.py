@@ -73,5 +73,7 @@ def summary(frame: pd.DataFrame, step_time_s: float | None = None) -> str:
                 f"{op} reaches {format_rate(float(best['items_per_s']), what)} at batch {int(best['batch'])} ({share} of its bound)"
             )
     last = max(records, key=lambda row: int(row["batch"]))
-    forward = f"; the canary of one forward (HEAD and TAIL) takes {forward_text(float(last['forward_s']), step_time_s)} at batch {int(last['batch'])}"
-    return "; ".join(parts) + (forward if pd.notna(last["forward_s"]) else "") + "."
+    if pd.isna(last["forward_s"]):
+        return "; ".join(parts) + "."
+    forward = forward_text(float(last["forward_s"]), step_time_s)
+    return f"{'; '.join(parts)}; the canary of one forward (HEAD and TAIL) takes {forward} at batch {int(last['batch'])}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -40,3 +40,11 @@ def test_a_part_that_cannot_be_read_says_why_and_the_rest_stands(store: Store, t
     sections = run_sections(store, run)
     assert [section.heading for section in sections][:2] == ["Not readable here", "Outcome"]
     assert "damaged in line 1" in sections[0].sentence
+
+
+def test_operations_that_were_not_measured_are_left_out(store: Store, tmp_path: Path) -> None:
+    alone = [replace(point, verify=None, verify_bound=None, plan=None) for point in points()]
+    [text] = [picture.alt for section in run_sections(store, store_run(tmp_path, 1, measured=alone)) for picture in section.pictures]
+    assert "stamp reaches" in text
+    assert "verify" not in text
+    assert "forward" not in text
