@@ -28,8 +28,10 @@ MAX_REDIRECTS = 3
 HOSTS_VARIABLE = "KVCANARY_FETCH_HOSTS"
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_PATH = "/server_info"
-# IPv6 addresses that carry an IPv4 address of any kind through a translator.
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+# Every public IPv6 address lies in here. What lies elsewhere is local, or carries an IPv4 address of any kind through a translator.
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+# Special all the same (IANA's special-purpose registries): protocol assignments, in which clouds keep metadata, 6to4, documentation.
+_SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 
@@ -103,8 +105,16 @@ class _Allowed:
 
     def address(self, address: Address) -> bool:
         """Whether a connection may go to this address: a public one, or one that is listed."""
-        public = address.is_global and not address.is_multicast and address not in _TRANSLATED
-        return public or any(address in network for network in self.networks)
+        return _is_public(address) or any(address in network for network in self.networks)
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return _is_public(address.ipv4_mapped)
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return address.is_global and not address.is_multicast and not any(address in network for network in _SPECIAL)
 
 
 def _checked(url: str, allowed: _Allowed, *, base: str = "") -> SplitResult:
