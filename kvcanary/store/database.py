@@ -7,6 +7,7 @@ a URL says, where several hosts may share it.
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from kvcanary.errors import StoreError
 from kvcanary.lab.lifecycle import RUN_ID, RUNS_FOLDER, new_folder
+from kvcanary.lab.machine import machine, versions
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.store.connection import name_of, open_database, reading, writing
@@ -280,7 +282,7 @@ class Store:
         now = time.time()
         record = RunRecord(
             id=folder.path.name, kind=kind, state=RunState.DONE, spec=spec, created_s=now, started_s=now, finished_s=now, verdict=verdict,
-            sentence=sentence,
+            sentence=sentence, machine=machine(), versions=versions(), host=platform.node(),
         )  # fmt: skip
         try:
             folder.write_result(document)

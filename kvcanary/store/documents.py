@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kvcanary.errors import ConfigError, StoreError
-from kvcanary.lab.campaign_job import CampaignSpec
 from kvcanary.lab.cards import check_cards
 from kvcanary.lab.points import Point, Timing
 from kvcanary.lab.records import BenchmarkSpec, RunFolder, RunRecord, check_schema
@@ -16,8 +15,6 @@ from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT
 from kvcanary.typed import typed
 from kvcanary.units import INT64_MAX
 
-# What a run of a kind was asked to do; a plan and an inspection have no job.
-_SPECS: Mapping[str, type[BenchmarkSpec | CampaignSpec]] = {"benchmark": BenchmarkSpec, "campaign": CampaignSpec}
 # The end of the year 9999, after which no calendar goes.
 _LAST_S = 253_402_300_799
 
@@ -55,8 +52,7 @@ def read_document(document: Mapping[str, Any]) -> RunDocument:
     try:
         record = typed(RunRecord, {key: value for key, value in document.items() if key not in {"schema", "version", *names}})
         beside = typed(_Beside, {key: value for key, value in document.items() if key in names})
-        if record.kind in _SPECS:
-            typed(_SPECS[record.kind], record.spec)
+        _check_spec(record)
         for time_s in (record.created_s, record.started_s, record.finished_s):
             _check_number("a time of the run", time_s or 0, _LAST_S)
         for point in beside.points:
@@ -70,6 +66,17 @@ def read_document(document: Mapping[str, Any]) -> RunDocument:
     return RunDocument(
         record=record, points=beside.points, cards=cards, note=beside.note, labels=beside.labels, result=beside.result
     )  # fmt: skip
+
+
+def _check_spec(record: RunRecord) -> None:
+    """What a job was asked to do; a plan and an inspection have no job."""
+    if record.kind == "benchmark":
+        typed(BenchmarkSpec, record.spec)
+    elif record.kind == "campaign":
+        # Brings torch, for which everything else in the store need not wait.
+        from kvcanary.lab.campaign_job import CampaignSpec
+
+        typed(CampaignSpec, record.spec)
 
 
 def _check_point(point: Point) -> None:

@@ -257,6 +257,7 @@ def test_plans_and_inspections_are_runs(open_store: OpenStore) -> None:
     other = open_store()
     assert other.result(plan) == {"schema": "kvcanary.plan"}
     assert other.record(seen).spec == {"source": "server.log"}
+    assert all(record.machine["memory_bytes"] > 0 and "numpy" in record.versions and record.host for record in other.records())
     document = json.loads(json.dumps(other.document(seen), allow_nan=False))
     assert (document["schema"], document["result"]) == ("kvcanary.run", {"schema": "kvcanary.inspection"})
 

@@ -291,3 +291,10 @@ def test_a_full_disk_is_named_and_what_was_stored_stays(small_disk: Path) -> Non
         again.close()
     finally:
         subprocess.run(["umount", "-l", str(small_disk)], check=True)
+
+
+def test_a_store_is_opened_without_waiting_for_torch(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from kvcanary.store.database import Store; Store.open(None, Path(sys.argv[1])).list()\n"
+    code += "print(sorted({'torch', 'pandas', 'numba', 'streamlit'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=GOLDEN.parents[1])
+    assert done.stdout == "[]\n"
