@@ -16,8 +16,8 @@ def start() -> threading.Thread:
 def run() -> None:
     """Load the pages' modules, the libraries of the backends and what Plotly loads with a first figure; then freeze all of it.
 
-    Streamlit collects garbage after every run of a page, which walks every object of the process while all sessions wait. Most of them
-    belong to modules (360 000 objects, 0.2 s) and are never garbage; frozen, they are passed over.
+    A full collection walks every object of the process while all sessions wait. Most of them belong to modules (360 000 objects, 0.2 s)
+    and are never garbage; frozen, they are passed over.
     """
     # Here and not above, because the server has to listen before they are there.
     from kvcanary.charts import plan as charts
