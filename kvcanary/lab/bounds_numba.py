@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvcanary.kernels.numba_ops.hashing import CHAIN_START, LOW_32_BITS, POSITION, PREV_HASH, REAL_HASH, TOKEN, mix3
-from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch, prefetch_for_write, store
+from kvcanary.kernels.numba_ops.memory import compiled, load, prefer_wide_vectors, prefetch, prefetch_for_write, store
 from kvcanary.kernels.numba_ops.verify import AHEAD, BLOCK, is_scattered, prefetch_records
 
 _Array = np.ndarray
@@ -23,6 +23,7 @@ def _gather(
     fields: _Array, slots: _Array, previous: _Array, positions: _Array, words: _Array, count: int, start: int, stop: int
 ) -> np.uint64:
     """Read what verify compares of each entry, what it hashes of the predecessor, and `count` KV words; the sum keeps the loads alive."""
+    prefer_wide_vectors()
     total = np.uint64(0)
     buffer, stride = np.int64(fields.ctypes.data), np.int64(fields.strides[0])
     for begin in range(start, stop, BLOCK):
@@ -87,6 +88,7 @@ def _walk(tokens: int) -> np.uint64:
 
 def _hash_all(start: int, stop: int) -> np.uint64:
     """As many hashes that do not need each other; nothing is loaded or stored."""
+    prefer_wide_vectors()
     found = np.uint64(0)
     for index in range(start, stop):
         found ^= mix3(np.uint64(index), np.uint64(index), np.uint64(index))

@@ -47,6 +47,15 @@ def _emit_prefetch(for_write):
     return emit
 
 
+def _emit_prefer_wide_vectors(typing_context):
+    def codegen(context, builder, signature, arguments):
+        # The set of names that llvmlite knows holds no string attribute; LLVM itself takes any.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 load: Any = intrinsic(_emit_load)
 """load(address: int64) -> uint64; the address must be a multiple of 8 inside a live tensor."""
 
@@ -58,3 +67,9 @@ prefetch: Any = intrinsic(_emit_prefetch(for_write=0))
 
 prefetch_for_write: Any = intrinsic(_emit_prefetch(for_write=1))
 """prefetch_for_write(address: int64): start fetching a cache line that will be stored to."""
+
+prefer_wide_vectors: Any = intrinsic(_emit_prefer_wide_vectors)
+"""prefer_wide_vectors(): let the loops of the function that calls it use the widest vectors of the CPU.
+
+LLVM stops at 256 bits by default; hashing is nothing but 64-bit multiplications, which a CPU with 512-bit vectors does twice as fast there.
+"""

@@ -25,14 +25,14 @@ from kvcanary.kernels.numba_ops.hashing import (
     real_kv_hashes,
     two_word_source,
 )
-from kvcanary.kernels.numba_ops.memory import compiled, inlined, load, prefetch
+from kvcanary.kernels.numba_ops.memory import compiled, inlined, load, prefer_wide_vectors, prefetch
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
-BLOCK = 32
-AHEAD = 64
-"""Entries per block, and how many entries ahead of a block its records are asked for: enough loads in flight to cover a trip to
-memory, few enough to stay in the first-level cache."""
+BLOCK = 128
+AHEAD = 128
+"""Entries per block, and how many entries ahead of a block its records are asked for: enough for a loop of the widest vectors and to
+cover a trip to memory, few enough to stay in the first-level cache."""
 
 _PADDING, _NO_TOKEN = layout.PADDING_SLOT, layout.NO_EXPECTED_TOKEN
 _BAD_HASH, _BAD_POSITION = int(FailReason.VERIFY_CHAIN_HASH), int(FailReason.VERIFY_POSITION)
@@ -65,6 +65,7 @@ def count_folded(buffer, stride, num_slots, slots, tokens, positions, prevs, che
 
 @inlined
 def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tokens, sources, real_kv, first, last):
+    prefer_wide_vectors()
     real = np.zeros(BLOCK, np.uint64)
     folded = np.zeros(BLOCK, np.uint64)
     addresses = np.zeros(BLOCK, np.int64)
