@@ -27,7 +27,7 @@ class DecodeRun:
         self._table, self._pool = table, pool
         self._start, self._totals = table.kv_lens[rows], table.total_lens[rows]
         # With overlap the end of a request is noticed one step late.
-        last = int((self._totals - self._start).min()) - (0 if overlap else 1)
+        last = int(np.minimum.reduce(self._totals - self._start)) - (0 if overlap else 1)
         steps = max(1, min(limit, last))
         positions = self._start + np.arange(steps)[:, None]
         slots = self._slots_from_free_list(positions)
@@ -35,7 +35,8 @@ class DecodeRun:
         positions = positions[: self.steps]
         # Lists of views: cheaper to take apart once than to index in every step.
         self.slots, self.positions = list(slots), list(positions)
-        self.known_lens = list(np.minimum(positions + 1, self._totals))
+        # A run ends before any request does, so each of these tokens is followed by another; the last one with overlap is the exception.
+        self.known_lens = list(np.minimum(positions + 1, self._totals) if overlap else positions + 1)
         self.tokens = list(table.token_ids[rows, positions].astype(np.int64))
         self.rids = table.rids[rows]
         self.ones = np.ones(len(rows), dtype=np.int64)

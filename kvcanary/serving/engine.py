@@ -18,6 +18,7 @@ import numpy as np
 from kvcanary import layout
 from kvcanary.errors import ServingError
 from kvcanary.serving.batch import Batch
+from kvcanary.serving.decode_run import RUN_STEPS
 from kvcanary.serving.events import NO_REQUEST, Event, EventKind, KvMove, MoveKind
 from kvcanary.serving.memory import KvMemory
 from kvcanary.serving.options import ServingOptions
@@ -71,7 +72,7 @@ class ServingEngine:
         while True:
             self._take_arrivals()
             self._take_transfers()
-            self._batch = self.scheduler.next_batch()
+            self._batch = self.scheduler.next_batch(self._quiet_steps())
             if self._batch is not None or self._rank_idles():
                 break
             if not self._wait():
@@ -147,6 +148,12 @@ class ServingEngine:
         while self._upcoming is not None and self._upcoming.arrival_s <= self.clock_s:
             self.submit(self._upcoming)
             self._upcoming = next(self._workload, None)
+
+    def _quiet_steps(self) -> int:
+        """Steps until a request arrives, this one included; many when none will."""
+        if self._upcoming is None:
+            return RUN_STEPS
+        return min(RUN_STEPS, int((self._upcoming.arrival_s - self.clock_s) / self.options.step_s) + 1)
 
     def _wait(self) -> bool:
         """Let time pass until something arrives; False when nothing ever will."""

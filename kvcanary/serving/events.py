@@ -33,7 +33,8 @@ class EventKind(StrEnum):
     HOST_EVICT = "host_evict"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as Step is not: every request makes five of them.
+@dataclass(slots=True, eq=False)
 class Event:
     """One thing that happened: rid -1 where no request is concerned, count tokens, slots int64 [m] as they were at that moment."""
 

@@ -35,12 +35,14 @@ class KvMemory:
 
     def log(self, event: Event) -> None:
         """Add an event to those of the next step."""
-        self._drain_host()
+        if self.host is not None:
+            self._drain_host()
         self._events.append(event)
 
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call."""
-        self._drain_host()
+        if self.host is not None:
+            self._drain_host()
         if not self._events:
             return ()
         events, self._events = tuple(self._events), []
@@ -55,7 +57,7 @@ class KvMemory:
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
-        return -(-tokens // self.options.page_size)
+        return -(-tokens // self.pool.page_size)
 
     def may_fit(self, pages: int) -> bool:
         """Whether free and evictable pages of the full pool suffice; the window pool is only known after trying."""
@@ -165,8 +167,9 @@ class KvMemory:
         window_len = int(table.window_lens[row]) if table.window_lens[row] > cached else 0
         keys = self._keys(table.token_ids[row], length)[:aligned]
         kept = tree.insert(keys, slots, int(self._namespaces[row]), window_len)
-        duplicates = slots[cached:][kept.slots[cached:] != slots[cached:]]
-        if duplicates.size:
+        differs = kept.slots[cached:] != slots[cached:]
+        if np.count_nonzero(differs):
+            duplicates = slots[cached:][differs]
             self.pool.release_slots(duplicates)
             table.req_to_token[row, cached:aligned] = kept.slots[cached:]
             self.log(Event(EventKind.DEDUP, int(table.rids[row]), count=len(duplicates), slots=duplicates))

@@ -69,14 +69,17 @@ class SlotPool:
         if self._count + len(pages) > len(self._ring):
             raise ServingError(f"{self._count + len(pages)} free pages in a pool of {self.num_pages}; slots were freed more than once")
         start = (self._head + self._count) % len(self._ring)
-        fitting = min(len(pages), len(self._ring) - start)
-        self._ring[start : start + fitting] = pages[:fitting]
-        self._ring[: len(pages) - fitting] = pages[fitting:]
+        fitting = len(self._ring) - start
+        if len(pages) <= fitting:
+            self._ring[start : start + len(pages)] = pages
+        else:
+            self._ring[start:] = pages[:fitting]
+            self._ring[: len(pages) - fitting] = pages[fitting:]
         self._count += len(pages)
 
     def release_slots(self, slots: Int64Array) -> None:
         """Put the pages of slots on the free list; slots come in whole pages, ascending inside a page."""
-        self.release_pages(slots[:: self.page_size] // self.page_size)
+        self.release_pages(slots if self.page_size == 1 else slots[:: self.page_size] // self.page_size)
 
     def free_list(self) -> Int64Array:
         """Free pages in the order in which they will be handed out, a copy."""

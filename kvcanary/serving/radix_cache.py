@@ -21,7 +21,8 @@ from kvcanary.serving.radix_node import LeastRecentlyUsed, RadixNode, common_pre
 from kvcanary.serving.window import WindowedSlotPool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Match and Lock are not frozen, as Step is not: every request makes several.
+@dataclass(slots=True, eq=False)
 class Match:
     """The longest known prefix: node and slots int64 [length] on the device, then host_nodes that could be loaded back.
 
@@ -39,7 +40,7 @@ class Match:
         return sum(len(node.key) for node in self.host_nodes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Lock:
     """A protected path. window_start is the first position whose node keeps its window slots for this lock."""
 

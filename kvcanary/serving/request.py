@@ -46,9 +46,10 @@ class Request:
     def from_spec(cls, rid: int, spec: RequestSpec, vocab_size: int) -> Request:
         """The request with its whole output."""
         input_len = len(spec.prompt)
-        positions = np.arange(input_len, input_len + spec.output_len)
-        output = oracle_tokens(np.full(spec.output_len, rid), positions, vocab_size)
-        return cls(rid, np.concatenate([spec.prompt.astype(np.int32), output]), input_len, input_len, spec.namespace)
+        token_ids = np.empty(input_len + spec.output_len, dtype=np.int32)
+        token_ids[:input_len] = spec.prompt
+        token_ids[input_len:] = oracle_tokens(np.int64(rid), np.arange(input_len, len(token_ids)), vocab_size)
+        return cls(rid, token_ids, input_len, input_len, spec.namespace)
 
     @property
     def total_len(self) -> int:

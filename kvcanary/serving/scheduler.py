@@ -45,14 +45,17 @@ class Scheduler:
         """Whether nothing waits and nothing runs."""
         return not self.waiting and not len(self.running) and self.chunked is None
 
-    def next_batch(self) -> Batch | None:
-        """The next prefill batch, else the next decode batch, else None. A decode instance never prefills."""
+    def next_batch(self, quiet_steps: int) -> Batch | None:
+        """The next prefill batch, else the next decode batch, else None. A decode instance never prefills.
+
+        quiet_steps: how many steps no request arrives in, at least 1; a hint for how far decode steps are worth deciding ahead.
+        """
         prefill = self.options.disaggregation_mode != "decode" and (self.chunked is not None or bool(self.waiting and not self._full))
         if self._run is not None and not prefill:
             return self._batch_of_run(self._run)
         self.end_run()
         batch = self._prefill_batch() if prefill else None
-        return batch or self._decode_batch()
+        return batch or self._decode_batch(quiet_steps)
 
     def complete(self, batch: Batch) -> list[Request]:
         """Take the results of a forward; returns the requests that are done here (on a prefill instance with the prompt, else with the
@@ -81,7 +84,7 @@ class Scheduler:
             done[:] = True
         if self.chunked is not None:
             done &= batch.rows != self.chunked.row
-        if not done.any():
+        if not np.count_nonzero(done):
             return []
         finished = batch.rows[done]
         self._leave(finished)
@@ -99,7 +102,7 @@ class Scheduler:
 
     def start_running(self, request: Request) -> None:
         """Let a request whose prompt is in its slots decode."""
-        self.running = np.append(self.running, request.row)
+        self.running = np.concatenate((self.running, (request.row,)))
 
     def place(self, request: Request, match: Match | None) -> None:
         """Give a request a row, with its matched prefix."""
@@ -124,6 +127,9 @@ class Scheduler:
         self._leave(np.array([request.row]))
 
     def _leave(self, rows: Int64Array) -> None:
+        if len(rows) == 1:
+            self.running = self.running[self.running != rows[0]]
+            return
         stays = np.ones(self.memory.table.rows + 1, dtype=np.bool_)
         stays[rows] = False
         self.running = self.running[stays[self.running]]
@@ -155,8 +161,10 @@ class Scheduler:
             if not extend or not self._grow(self.chunked.row, extend):
                 return [], []
             rows, extends, budget = [self.chunked.row], [extend], budget - extend
+        # Running requests stay as they are while others are admitted.
+        kept_pages = self._spare_pages + self.reserved_pages() if self.waiting and budget > 0 else 0
         while self.waiting and budget > 0:
-            admitted = self._admit(self.waiting[0], budget, alone=not rows) if self.memory.table.free_rows else None
+            admitted = self._admit(self.waiting[0], budget, kept_pages, alone=not rows) if self.memory.table.free_rows else None
             if admitted is None:
                 # A chunk that is under way may have left too little budget; that says nothing about memory.
                 self._full = not rows
@@ -167,8 +175,11 @@ class Scheduler:
             budget -= admitted
         return rows, extends
 
-    def _admit(self, request: Request, budget: int, *, alone: bool) -> int | None:
-        """Place a waiting request and give it slots; returns the tokens it computes now, or None when it has to wait."""
+    def _admit(self, request: Request, budget: int, kept_pages: int, *, alone: bool) -> int | None:
+        """Place a waiting request and give it slots; returns the tokens it computes now, or None when it has to wait.
+
+        kept_pages: pages that must stay free beside what it gets.
+        """
         memory = self.memory
         match = memory.match(request)
         if match is not None and match.host_nodes:
@@ -180,7 +191,7 @@ class Scheduler:
             extend = request.known_len - prefix
         if not extend:
             return None
-        pages = memory.pages_for(extend) + self._spare_pages + self.reserved_pages()
+        pages = memory.pages_for(extend) + kept_pages
         if not memory.may_fit(pages):
             return None
         self.place(request, match)
@@ -222,7 +233,7 @@ class Scheduler:
     def reserved_pages(self) -> int:
         """Pages kept free for the output of running requests, so that admission does not force a retraction at once."""
         table = self.memory.table
-        missing = (table.total_lens[self.running] - table.kv_lens[self.running]).sum()
+        missing = np.add.reduce(table.total_lens[self.running] - table.kv_lens[self.running])
         return self.memory.pages_for(int(missing * self.options.new_token_ratio))
 
     def _batch(self, rows: Int64Array, extends: Int64Array, *, prefill_rows: int) -> Batch:
@@ -267,13 +278,15 @@ class Scheduler:
             table.known_lens[row] = request.known_len + 1
             self.start_running(request)
 
-    def _decode_batch(self) -> Batch | None:
+    def _decode_batch(self, quiet_steps: int) -> Batch | None:
         if not self._make_decode_room():
             return None
         table, width = self.memory.table, self.options.tokens_per_decode
         if width == 1:
             # Window slots are given back after every step, and a half-done prompt is tried again before every step.
             limit = 1 if self.options.sliding_window is not None or self.chunked is not None else RUN_STEPS
+            # While nothing more fits, an arrival interrupts nothing.
+            limit = limit if self._full else min(limit, quiet_steps)
             self._run = DecodeRun(table, self.memory.pool, self.running, overlap=self.options.overlap, limit=limit)
             return self._batch_of_run(self._run)
         batch = self._speculate(self.running, width)

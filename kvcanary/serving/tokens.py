@@ -16,15 +16,19 @@ _SHIFTS = tuple(np.uint64(shift) for shift in layout.MIX_SHIFTS)
 def splitmix64(values: UInt64Array) -> UInt64Array:
     """layout.splitmix64 on uint64 [n]."""
     x = values.astype(np.uint64, copy=True)
-    x = (x ^ (x >> _SHIFTS[0])) * _M1
-    x = (x ^ (x >> _SHIFTS[1])) * _M2
-    return x ^ (x >> _SHIFTS[2])
+    x ^= x >> _SHIFTS[0]
+    x *= _M1
+    x ^= x >> _SHIFTS[1]
+    x *= _M2
+    x ^= x >> _SHIFTS[2]
+    return x
 
 
-def oracle_tokens(rids: Int64Array, positions: Int64Array, vocab_size: int) -> Int32Array:
+def oracle_tokens(rids: Int64Array | np.int64, positions: Int64Array, vocab_size: int) -> Int32Array:
     """SGLang's token oracle: S(req_id xor position) mod vocab, int32 [n]."""
     mixed = splitmix64(rids.astype(np.uint64) ^ positions.astype(np.uint64))
-    return (mixed % np.uint64(vocab_size)).astype(np.int32)
+    mixed %= np.uint64(vocab_size)
+    return mixed.astype(np.int32)
 
 
 def block_tokens(block_ids: Int64Array, block_size: int, vocab_size: int, seed: int) -> Int32Array:

@@ -13,6 +13,8 @@ from kvcanary.serving.decode_run import DecodeRun
 from kvcanary.serving.engine import ServingEngine
 from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.pool import RequestTable, SlotPool
+from kvcanary.serving.request import RequestSpec
+from kvcanary.serving.step import StepMode
 from tests.serving.conftest import shared_prefixes
 
 
@@ -86,3 +88,17 @@ def test_a_run_is_as_long_as_nothing_happens(free: int, page_size: int, limit: i
     assert table.known_lens[1:].tolist() == [7 + expected, min(4 + expected, 6)]
     assert pool.free_pages == before - sum(-(-(length + expected) // page_size) - -(-length // page_size) for length in (6, 3))
     assert table.alloc_lens[1:].tolist() == [-(-(length + expected) // page_size) * page_size for length in (6, 3)]
+
+
+def test_no_more_is_decided_than_is_quiet_until_the_next_arrival() -> None:
+    """Steps of 0.25 s are exact in binary: the second request arrives with the fifth step."""
+    first, second = (RequestSpec(prompt=np.arange(4, dtype=np.int32), output_len=30, arrival_s=at) for at in (0.0, 1.0))
+    engine = ServingEngine(ServingOptions(step_s=0.25), [first, second])
+    planned = []
+    for _ in range(5):
+        step = engine.schedule()
+        assert step is not None
+        planned.append((step.mode, engine.scheduler._run.steps if engine.scheduler._run else 0))
+        engine.complete()
+    # One step of slack: whether a step falls on an arrival is decided by the clock alone.
+    assert planned == [(StepMode.EXTEND, 0), *[(StepMode.DECODE, 4)] * 3, (StepMode.EXTEND, 0)]

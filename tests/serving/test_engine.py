@@ -275,9 +275,9 @@ def test_a_prompt_without_room_is_tried_again_when_something_was_released(monkey
     tried: list[tuple[int, int]] = []
     admit = engine.scheduler._admit
 
-    def counted(request: Request, budget: int, *, alone: bool) -> int | None:
+    def counted(request: Request, budget: int, kept_pages: int, *, alone: bool) -> int | None:
         tried.append((engine.step_index, request.rid))
-        return admit(request, budget, alone=alone)
+        return admit(request, budget, kept_pages, alone=alone)
 
     monkeypatch.setattr(engine.scheduler, "_admit", counted)
     steps = [(step.mode, step.rids.tolist()) for step in engine.steps()]

@@ -57,6 +57,32 @@ def test_pages_match_as_a_whole() -> None:
         tree.insert(ids(1, 2, 3), np.arange(3))
 
 
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_lock_moved_down_is_a_lock_anew(window: int | None, split: bool) -> None:
+    """Also where a node above was split since the lock was taken."""
+    trees = []
+    for moved in (False, True):
+        pool = WindowedSlotPool(40, 40) if window else SlotPool(40)
+        tree, _ = tree_with(pool, ids(1, 2, 3, 4), ids(1, 2, 3, 4, 5, 6), window=window)
+        lock = tree.lock(tree.match(ids(1, 2, 3, 4)).node)
+        if split:
+            tree.match(ids(1, 2, 9))
+        below = tree.match(ids(1, 2, 3, 4, 5, 6)).node
+        if moved:
+            last = tree.extend_lock(lock, below)
+        else:
+            last = tree.lock(below)
+            tree.unlock(lock)
+        held = [(node.key.tolist(), node.lock, node.window_lock) for node in tree.nodes()]
+        tree.unlock(last)
+        trees.append((held, tree.evictable, tree.protected, [node.lock for node in tree.nodes()]))
+        freed = below.device_slots.tolist()
+        assert evict(tree) == freed
+    assert trees[0] == trees[1]
+    assert {lock for _, lock, _ in trees[0][0]} == {1}
+
+
 def test_namespaces_do_not_see_each_other() -> None:
     pool = SlotPool(20)
     tree, _ = tree_with(pool, ids(1, 2))
