@@ -130,3 +130,8 @@ def test_a_time_has_a_unit() -> None:
     for text in ("20", "", "ms", "-1 s", "0 s", "1e3 s", "1 h", "nan s", "9" * 50 + " s"):
         with pytest.raises(ConfigError, match="must be a time above zero with its unit"):
             units.parse_seconds(text)
+
+
+def test_digits_are_grouped_in_a_formula_but_not_in_names_and_decimals() -> None:
+    text = "3 * pool_slot_count 262144 = 786432; 4096 rows, 0.123456, bf16_100000"
+    assert units.group_digits(text) == "3 * pool_slot_count 262\u202f144 = 786\u202f432; 4096 rows, 0.123456, bf16_100000"

@@ -17,17 +17,19 @@ _WHOLE, _CANARY = "whole rank", "canary only"
 
 
 def memory_bar(plan: MemoryPlan, theme: ThemeName) -> go.Figure:
-    """Two stacked bars: the whole rank against its memory in GiB, and below it the canary's parts alone in MiB.
+    """Two stacked bars: the whole rank against its memory, and below it the canary's parts alone in MiB.
 
     The second bar is there because the canary is rarely more than a few percent and would be a hairline in the first. Names and sizes
     stand in `memory_key`, which a narrow screen can wrap.
     """
     canary = _by_part(plan, canary=True)
-    bars = [_segment(name, size, _WHOLE, size / GIB, "x", theme) for name, size in _whole_parts(plan)]
+    # Of a plan without weights and pool only some MiB are known.
+    unit, unit_name = (GIB, "GiB") if (plan.budget_bytes or plan.known_bytes) >= GIB else (MIB, "MiB")
+    bars = [_segment(name, size, _WHOLE, size / unit, "x", theme) for name, size in _whole_parts(plan)]
     bars += [_segment(name, size, _CANARY, size / MIB, "x2", theme) for name, size in canary]
     marks = [
         {
-            "type": "line", "x0": value / GIB, "x1": value / GIB, "y0": -0.6, "y1": 0.6, "xref": "x", "yref": "y",
+            "type": "line", "x0": value / unit, "x1": value / unit, "y0": -0.6, "y1": 0.6, "xref": "x", "yref": "y",
             "line": {"color": ink(theme), "width": 2, "dash": dash},
         }
         for value, dash in ((plan.static_limit_bytes, "dot"), (plan.budget_bytes, "solid"))
@@ -41,7 +43,7 @@ def memory_bar(plan: MemoryPlan, theme: ThemeName) -> go.Figure:
         "showlegend": False,
         "margin": {"t": 6, "b": 4, "l": 4, "r": 14},
         "shapes": marks,
-        "xaxis": {**look["xaxis"], **axis, "anchor": "y", "ticksuffix": " GiB"},
+        "xaxis": {**look["xaxis"], **axis, "anchor": "y", "ticksuffix": f" {unit_name}"},
         "yaxis": {**look["yaxis"], "domain": [0.68, 1] if canary else [0.2, 1], "anchor": "x"},
     }
     if canary:
@@ -139,12 +141,15 @@ def frontier_summary(frontier: Frontier) -> str:
     """The frontier in words: its two ends and where the settings lie."""
     first, last = frontier.points[0], frontier.points[-1]
     own = frontier.current
-    fit = "fits" if frontier.current_fits else "does not fit"
+    fit = "can run at once" if frontier.current_fits else "cannot run at once"
     return (
-        f"At this memory {format_count(first.concurrency)} request(s) can reach {format_count(first.context)} tokens each and "
-        f"{format_count(last.concurrency)} can reach {format_count(last.context)}; your {format_count(own.concurrency)} requests of "
-        f"{format_count(own.context)} tokens at once: {fit}."
+        f"At this memory {_requests(first.concurrency)} can reach {format_count(first.context)} tokens, {_requests(last.concurrency)} "
+        f"{format_count(last.context)} each; {_requests(own.concurrency)} of {format_count(own.context)} tokens, as set, {fit}."
     )
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{format_count(count)} requests"
 
 
 def overflow_chart(forecast: OverflowForecast, group: PrefixGroup, groups: int, most: int, theme: ThemeName) -> go.Figure:

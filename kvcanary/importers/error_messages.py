@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +145,15 @@ def _out_of_memory(found: list[ErrorExplanation], values: dict[str, Any], match:
         # The batch that failed is known, so a smaller one is.
         fixes = (fix("cuda_graph_max_bs", batch // 2), _LOWER_FRACTION)
     found.append(ErrorExplanation(label=label, message=_shown(match[0]), explanation=explanation, causes=causes, fixes=fixes, line=line))
+
+
+def missing_fraction(observed: Mapping[str, Any]) -> float | None:
+    """The share of the device (0..1) that the failed allocation of a text lacked; None where its message does not say, or enough was free."""
+    oom = observed.get("oom", {})
+    if not {"tried_gib", "free_mib", "total_gib"} <= oom.keys() or not oom["total_gib"]:
+        return None
+    missing_gib = oom["tried_gib"] - oom["free_mib"] / 1024
+    return missing_gib / oom["total_gib"] if missing_gib > 0 else None
 
 
 def _add(found: list[ErrorExplanation], entry: Entry, message: str, groups: Groups, line: int) -> None:

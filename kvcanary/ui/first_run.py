@@ -36,18 +36,15 @@ def _preset(name: str) -> Callable[[], None]:
 STORIES = (
     Story(
         "Size a pool", "Loads Qwen3-8B on one H100 into Plan.", _preset("qwen3-8b-h100"), "pages/plan.py",
-        "The sentence under the box says whether this pool starts and what the canary costs. Change KV slots, or set mode to raise, "
-        "and watch the findings, the capacities and the memory bar follow.",
+        "The bold line says whether this pool starts and what the canary costs. Change KV slots, and everything beside follows.",
     ),
     Story(
         "Does my canary work?", "Loads a small pool and goes to Benchmark.", _preset("laptop"), "pages/benchmark.py",
-        "Press Run: in some seconds the detector is compared with a slow reference, finds the faults that are planted, and only then is timed. "
-        "Marked tiles of the map open the card of a slot.",
+        "Press Run: the detector has to find planted faults first, only then it is timed. Marked tiles of the map open the card of a slot.",
     ),
     Story(
         "I have a violation log", "Reads an invented log on Inspect.", inspect_input.take_example, "pages/inspect_log.py",
-        "This is an invented log of two ranks. First the verdict, then the likeliest cause with its evidence, then where: choose a mark or a row "
-        "to see one slot and the lines that report it. Read your own log with the form above.",
+        "An invented log of two ranks: verdict, likeliest cause, then where. Choose a mark or a row to see one slot; your own log goes in above.",
     ),
 )  # fmt: skip
 
@@ -68,9 +65,9 @@ def arrive() -> None:
     if (page := st.session_state.pop(_GO, None)) is not None:
         st.switch_page(page)
     if text := st.session_state.get(_HINT):
-        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="story_hint"):
+        with st.container(horizontal=True, wrap=False, gap="small", vertical_alignment="center", key="story_hint"):
             st.info(text)
-            st.button("Got it", key="story.close", on_click=lambda: st.session_state.pop(_HINT, None))
+            st.button("Got it", key="story.close", width="content", on_click=lambda: st.session_state.pop(_HINT, None))
 
 
 def _begin(number: int) -> None:

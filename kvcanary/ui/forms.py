@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from kvcanary.config.findings import Finding
@@ -22,7 +24,7 @@ FIRST_FIELDS = (
 _PRESET = "preset"
 
 
-def settings_form(findings: list[Finding]) -> None:
+def settings_form(findings: Sequence[Finding]) -> None:
     """All groups; rare fields fold away, and open by themselves when one of them has an error."""
     by_field = _messages(findings)
     style.mark_imported([state.widget_key(name) for name in state.sources()])
@@ -73,7 +75,7 @@ def _apply_preset() -> None:
     state.replace_all({name: format_field(name, value) for name, value in preset.settings.items()}, f"preset {preset.title}")
 
 
-def _messages(findings: list[Finding]) -> dict[str, Finding]:
+def _messages(findings: Sequence[Finding]) -> dict[str, Finding]:
     first: dict[str, Finding] = {}
     for finding in findings:
         for name in finding.fields:
@@ -82,16 +84,17 @@ def _messages(findings: list[Finding]) -> dict[str, Finding]:
 
 
 def _grid(names: list[str], by_field: dict[str, Finding]) -> None:
-    with st.container(gap="xxsmall"):
-        for start in range(0, len(names), 2):
-            for column, name in zip(st.columns(2, gap="small"), names[start : start + 2], strict=False):
-                with column, st.container(gap="xsmall"):
-                    _field(FIELDS[name])
-                    _line(name, by_field.get(name))
+    """Two fields in a row at every width. One grid, because each container is a message to the browser at every keystroke."""
+    texts, sources = state.texts(), state.sources()
+    grid = st.grid(2, wrap=False, min_column_width=1, gap=("xxsmall", "small"), key=f"grid.{names[0]}")
+    for name in names:
+        with grid.cell():
+            _field(FIELDS[name], texts[name])
+            _line(name, texts[name], sources.get(name, ""), by_field.get(name))
 
 
-def _field(spec: FieldSpec) -> None:
-    key, text = state.widget_key(spec.name), state.texts()[spec.name]
+def _field(spec: FieldSpec, text: str) -> None:
+    key = state.widget_key(spec.name)
     # Widgets lose their value when another page is shown, so each is seeded from the text that the session keeps.
     st.session_state.setdefault(key, text)
     help_text = f"{spec.help} SGLang: `{spec.flag}`" if spec.flag else spec.help
@@ -105,19 +108,21 @@ def _field(spec: FieldSpec) -> None:
         st.text_input(spec.label, key=key, help=help_text, live="200ms", placeholder="none" if spec.optional else None, autocomplete="off")
 
 
-def _line(name: str, finding: Finding | None) -> None:
-    source = state.sources().get(name, "")
-    origin = source if not source or source.startswith("derived") else f"from {source}"
+def _line(name: str, text: str, source: str, finding: Finding | None) -> None:
+    # A preset fills most fields: its name under each of them says nothing, the flag does.
+    named = bool(source) and not source.startswith("preset ")
+    origin = source if not named or source.startswith("derived") else f"from {source}"
     if finding is not None:
-        text = finding.message.removeprefix("kv-canary: ").removeprefix(f"{name} ")
-        style.line(" · ".join(part for part in (text, origin) if part), finding.severity.value)
+        said = finding.message.removeprefix("kv-canary: ").removeprefix(f"{name} ")
+        style.line(" · ".join(part for part in (said, origin if named else "") if part), finding.severity.value)
     else:
-        style.line(" · ".join(part for part in (_size(name), origin) if part), "source" if source else "note")
+        style.line(
+            " · ".join(part for part in (_size(name, text), origin if named else FIELDS[name].flag) if part), "source" if source else "note"
+        )
 
 
-def _size(name: str) -> str:
+def _size(name: str, text: str) -> str:
     """A size in bytes as people say it; empty for other fields and for text that is none."""
-    text = state.texts()[name]
     if FIELDS[name].kind != "size" or not text:
         return ""
     try:

@@ -20,7 +20,7 @@ UPLOAD_LIMIT_MB = 200
 
 def draw() -> None:
     """The box and, below it, what the last import said."""
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="import_box"):
         st.text_area("Paste anything", key=_TEXT, height=80, placeholder=_HINT, label_visibility="collapsed")
         with st.container(gap="xsmall", width=190):
             st.button("Import", key="import", on_click=_take_pasted, type="primary", width="stretch")

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import streamlit as st
 
-from kvcanary.config.findings import Fix, Severity
-from kvcanary.config.memory import memory_plan
-from kvcanary.config.remedies import fraction_for_one_request
-from kvcanary.config.settings import FIELDS, flag_text, format_field
-from kvcanary.errors import ConfigError
+from kvcanary.config.findings import Severity
+from kvcanary.config.fix_amounts import with_amount
+from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.escape import html_text
+from kvcanary.importers.error_messages import missing_fraction
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.ui import blocks, plan_choices, plan_findings, state
-from kvcanary.units import format_count
+from kvcanary.units import format_count, group_digits
 
 _SHOWN_REMARKS = 3
 # Findings of the readers that stand above as conflicts and unknown flags.
@@ -32,6 +31,16 @@ _NAMES = {
 }
 
 
+def failed_as_filled() -> str:
+    """What the error of the imported text means, while the form still holds the text's own values; empty otherwise."""
+    result: ImportResult | None = st.session_state.get(state.IMPORT_RESULT)
+    if result is None or not result.explanations or not result.fields:
+        return ""
+    texts = state.texts()
+    as_filled = all(texts[name] == format_field(name, entry.value) for name, entry in result.fields.items())
+    return result.explanations[0].explanation if as_filled else ""
+
+
 def draw(result: ImportResult) -> None:
     """One line with Undo, then what matters, then the rest folded away."""
     with st.container(border=True, gap="xsmall", key="import_report"):
@@ -39,7 +48,7 @@ def draw(result: ImportResult) -> None:
             st.html(f'<p class="kvc-finding"><b>{html_text(_what(result))}</b>: {html_text(_filled(result))}</p>', width="stretch")
             st.button("Undo import", key="undo_import", on_click=state.undo, args=("import",), icon=":material/undo:")
         for number, explanation in enumerate(result.explanations):
-            _explain(number, explanation)
+            _explain(number, explanation, result)
         remarks = list(_remarks(result))
         _lines(remarks[:_SHOWN_REMARKS])
         rest = remarks[_SHOWN_REMARKS:]
@@ -65,11 +74,16 @@ def _filled(result: ImportResult) -> str:
     if chosen:
         text += f" Not stated, so chosen as SGLang does: {', '.join(chosen)}."
     if ImportKind.COMMAND in (result.parts or (result.kind,)) and not state.texts()["device_memory_bytes"]:
-        text += " Pick an accelerator under Memory, then Choices fills in what the command leaves to SGLang."
+        pool = (
+            "" if "pool_slot_count" in state.sources() else f" {group_digits(state.texts()['pool_slot_count'])} KV slots are a placeholder:"
+        )
+        text += f"{pool} pick an accelerator under Memory, and Choices works out what the command leaves to SGLang."
     return text
 
 
-def _explain(number: int, explanation: ErrorExplanation) -> None:
+def _explain(number: int, explanation: ErrorExplanation, result: ImportResult) -> None:
+    settings, missing = state.current().settings, missing_fraction(result.observed)
+    stated = {name: entry.value for name, entry in result.fields.items()}
     causes = "".join(f"<li>{html_text(cause)}</li>" for cause in explanation.causes)
     st.html(
         f'<p class="kvc-finding"><span class="kvc-badge kvc-error">error</span><code>{html_text(explanation.message)}</code></p>'
@@ -77,27 +91,14 @@ def _explain(number: int, explanation: ErrorExplanation) -> None:
         f'<p class="kvc-why"><b>Likely causes, the likeliest first</b></p><ol class="kvc-causes">{causes}</ol>'
     )
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        for index, fix in enumerate(_with_amount(fix) for fix in explanation.fixes):
+        for index, given in enumerate(explanation.fixes):
+            fix = with_amount(given, settings, stated, missing)
             if fix.field and fix.amount_known:
                 key = f"explained.{number}.{explanation.label}.{index}"
                 plan_findings.fix_button(key, fix.text, fix.field, fix.value, fix.flag, Severity.ERROR if index == 0 else Severity.NOTE)
             else:
                 flag = f" <code>{html_text(fix.flag)}</code>" if fix.flag and fix.flag not in fix.text else ""
                 st.html(f'<p class="kvc-why">→ {html_text(fix.text)}{flag}</p>', width="content")
-
-
-def _with_amount(fix: Fix) -> Fix:
-    """The message says only that the fraction has to go up; what is in the form may say to what."""
-    if fix.amount_known or fix.field != "mem_fraction_static" or not fix.text.startswith("raise"):
-        return fix
-    try:
-        fraction = fraction_for_one_request(memory_plan(state.current().settings))
-    except ConfigError:
-        return fix
-    if fraction is None:
-        return fix
-    text = f"set --mem-fraction-static to {fraction}: weights and one request"
-    return Fix(field=fix.field, value=fraction, flag=flag_text(fix.field, fraction), text=text)
 
 
 def _remarks(result: ImportResult) -> Iterator[tuple[str, str]]:
@@ -124,7 +125,7 @@ def _tables(result: ImportResult) -> None:
     observed = [(name, str(value)) for name, value in result.observed.items() if value is not None]
     if not result.fields and not observed:
         return
-    with st.expander("Fields with their sources, and what the text states besides"):
+    with st.expander("What was read, with its source"):
         if result.fields:
             rows = [(name, format_field(name, entry.value) or "none", entry.source, entry.derived) for name, entry in result.fields.items()]
             blocks.table(("field", "value", "source", "derived"), rows)

@@ -28,8 +28,8 @@ def _finding(number: int, finding: Finding) -> None:
     with st.container(gap=None, key=f"finding.{number}.{finding.rule}"):
         st.html(
             f'<p class="kvc-finding"><span class="kvc-badge kvc-{finding.severity}">{finding.severity}</span>'
-            f"<code>{html_text(finding.message)}</code></p>"
-            f'<p class="kvc-why" title="{html_text(finding.source)}">{html_text(finding.why)}</p>'
+            f"<code>{html_text(finding.message.partition('; known fields')[0])}</code></p>"
+            f'<p class="kvc-why" title="{html_text(finding.source)}">{html_text(finding.why)}{_flag(finding)}</p>'
         )
         if finding.fixes:
             with st.container(horizontal=True, gap="small"):
@@ -38,6 +38,12 @@ def _finding(number: int, finding: Finding) -> None:
                     fix_button(
                         f"fix.{number}.{finding.rule}.{index}.{fix.field}", fix.text, fix.field, fix.value, fix.flag, finding.severity
                     )
+
+
+def _flag(finding: Finding) -> str:
+    """The first fix as SGLang's command line has it."""
+    flag = next((fix.flag for fix in finding.fixes if fix.flag), "")
+    return f" <code>{html_text(flag)}</code>" if flag else ""
 
 
 def fix_button(key: str, text: str, field: str, value: int | float | str | bool | None, flag: str, severity: Severity) -> None:

@@ -6,7 +6,7 @@ from kvcanary.config.formula import LineItem
 from kvcanary.config.memory import MemoryPlan, PlanLine, Share
 from kvcanary.escape import html_text
 from kvcanary.ui import plan_table, state
-from kvcanary.units import format_bytes
+from kvcanary.units import format_bytes, group_digits
 
 _PAYS = {
     Share.STATIC: "static share",
@@ -35,7 +35,7 @@ def _formula(item: LineItem) -> str:
     origin = next((state.sources()[name] for name in item.terms if name in state.sources()), "typed in the form")
     source = origin if item.source == "stated" else item.source
     quiet = " · ".join(text for text in (item.note.rstrip("."), source) if text)
-    return f'<code>{html_text(item.text)}</code><br><span class="kvc-quiet">{html_text(quiet)}</span>'
+    return f'<code>{html_text(group_digits(item.text))}</code><br><span class="kvc-quiet">{html_text(quiet)}</span>'
 
 
 def _sums(plan: MemoryPlan) -> list[tuple[str, str, str]]:

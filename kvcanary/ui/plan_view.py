@@ -12,13 +12,13 @@ from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.findings import Severity
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
-from kvcanary.config.memory import MemoryPlan, Verdict, memory_plan
+from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Verdict, memory_plan
 from kvcanary.config.remedies import canary_cost
 from kvcanary.config.solve import PoolAnswer, largest_pool
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
-from kvcanary.ui import blocks, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
-from kvcanary.units import format_bytes, format_count, format_fraction
+from kvcanary.ui import blocks, import_report, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
+from kvcanary.units import format_bytes, format_count, format_fraction, group_digits
 
 VIEW = "plan_view"
 LOG_VIEW = "Log"
@@ -49,7 +49,9 @@ def verdict(given: Planned) -> None:
     counted = blocks.count_sentence(findings)
     if errors:
         head = "Will not start" if given.current.readable else "Not computed"
-        style.verdict(f"{head}, {counted}: {errors[0].message.removeprefix('kv-canary: ').partition('; accepted forms')[0]}", "error")
+        style.verdict(f"{head}, {counted}: {errors[0].message.removeprefix('kv-canary: ').partition('; ')[0]}", "error")
+    elif failed := import_report.failed_as_filled():
+        style.verdict(f"Failed with these settings: {failed}", "error")
     elif given.plan is not None and given.plan.verdict is Verdict.OVER:
         style.verdict(_over_sentence(given.plan), "warning")
     else:
@@ -103,12 +105,12 @@ def _capacities(current: state.Current) -> None:
     """The three figures with their formulas, one line each."""
     try:
         bounds = LaunchCapacities.from_settings(current.settings).bounds
-    except ConfigError as error:
-        style.line(f"launch capacities not computed: {error}", "note")
+    except ConfigError:
+        style.line("No launch capacities until the errors above are corrected.", "note")
         return
     rows = "".join(
         f'<tr title="{html_text(bound.source)}"><td>{html_text(bound.label)}</td><td class="n"><b>{format_count(bound.value)}</b></td>'
-        f"<td><code>{html_text(bound.text)}</code></td></tr>"
+        f"<td><code>{html_text(group_digits(bound.text))}</code></td></tr>"
         for bound in bounds
     )
     st.html(f'<table class="kvc-table kvc-capacities"><tbody>{rows}</tbody></table>')
@@ -117,10 +119,13 @@ def _capacities(current: state.Current) -> None:
 def _memory(plan: MemoryPlan) -> None:
     theme = state.theme()
     summary = charts.memory_summary(plan)
-    key = "".join(
-        f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(size)}</b></span>'
-        for name, size, color in charts.memory_key(plan, theme)
-    )
+    key, canary_key = "", ""
+    for name, shown, color in charts.memory_key(plan, theme):
+        item = f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(shown)}</b></span>'
+        if name in CANARY_PARTS:
+            canary_key += item
+        else:
+            key += item
     for name, size, kind in (
         ("static share", plan.static_limit_bytes, "kvc-mark kvc-dots"),
         ("device", plan.budget_bytes, "kvc-mark"),
@@ -129,7 +134,7 @@ def _memory(plan: MemoryPlan) -> None:
             key += f'<span><i class="{kind}"></i>{name} <b>{html_text(format_bytes(size))}</b></span>'
     st.html(f'<p class="kvc-finding"><b>Memory of one rank</b>: {html_text(plan.summary)}</p>')
     st.plotly_chart(charts.memory_bar(plan, theme), key="memory_bar", config=_CHART_CONFIG, alt=summary)
-    st.html(f'<div class="kvc-key">{key}</div>')
+    st.html(f'<div class="kvc-key">{key}</div><div class="kvc-key">{canary_key}</div>')
 
 
 def _flags(_plan: MemoryPlan, current: state.Current) -> None:

@@ -21,6 +21,8 @@ _COLORS = {
         "pass": "#1b6b3a",
         "ink": "#1d2430",
         "rule": "#d5d9e0",
+        "ground": "#ffffff",
+        "shade": "#9aa3b0",
         "on-primary": "#ffffff",
     },
     "dark": {
@@ -31,6 +33,8 @@ _COLORS = {
         "pass": "#7fd6a0",
         "ink": "#e6e9ee",
         "rule": "#3a414d",
+        "ground": "#14171c",
+        "shade": "#59626f",
         "on-primary": "#10141a",
     },
 }

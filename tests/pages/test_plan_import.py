@@ -59,7 +59,7 @@ def test_two_pieces_at_once_and_a_third_that_cannot_be_read() -> None:
 
 def test_a_command_is_completed_as_the_engine_would_where_the_device_is_known() -> None:
     without = paste(open_plan(), COMMAND)
-    assert "Pick an accelerator under Memory" in html(without)
+    assert "KV slots are a placeholder: pick an accelerator under Memory" in html(without)
     app = open_plan(
         **{name: MODEL[name] for name in ("device_memory_bytes", "weight_bytes", "num_layers", "num_kv_heads", "head_dim", "model_dtype")}
     )
@@ -162,3 +162,23 @@ def test_a_running_server_is_read_where_it_is_allowed(engine: str, monkeypatch: 
         "37",
         "8",
     )
+
+
+def test_a_log_that_ends_in_an_error_does_not_read_as_a_start_until_something_is_changed() -> None:
+    log = (
+        "[2026-02-03 04:05:06] server_args=ServerArgs(model_path='org/wren-3b', context_length=6000, mem_fraction_static=0.88, page_size=1, "
+        "cuda_graph_max_bs=96, max_running_requests=96)\n"
+        "[2026-02-03 04:05:20] Capture cuda graph begin. This can take up to several minutes. avail mem=2.10 GB\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 0.40 GiB is free.\n"
+    )
+    app = paste(open_plan(), log)
+    assert "Failed with these settings: Memory ran out while decode graphs were captured" in html(app)
+    lower, half = (next(button for button in app.button if (button.key or "").endswith(f"oom_graph_capture.{n}")) for n in (0, 1))
+    # (2.0 - 0.4) / 40 = 0.04 of the device.
+    assert lower.label.replace("\u2060", "").startswith("set --mem-fraction-static to 0.84 or less")
+    assert half.label.replace("\u2060", "") == "set --cuda-graph-max-bs-decode to 48, half of 96"
+    checked(lower.click().run())
+    assert field_text(app, "mem_fraction_static") == "0.84"
+    assert "Failed with these settings" not in html(app)
+    again = next(button for button in app.button if (button.key or "").endswith("oom_graph_capture.0"))
+    assert again.label == lower.label, "the value does not move when it is taken over"

@@ -63,14 +63,14 @@ def test_every_line_has_its_formula_and_where_it_comes_from() -> None:
     for part in ("Weights", "KV pool", "Canary buffers FULL K", "Canary buffers FULL V", "workspace", "Violation ring", "Expected-token table",
                  "Request table", "CUDA graphs", "headroom"):  # fmt: skip
         assert part in text
-    assert "slots 180000 * bytes_per_slot 53760 = 9676800000" in text
+    assert "slots 180\u202f000 * bytes_per_slot 53\u202f760 = 9\u202f676\u202f800\u202f000" in text
     assert "SGLang 0.5.23, pool_configurator.py" in text
     assert "typed in the form" in text
 
 
 def test_the_frontier_is_a_chart_with_a_table() -> None:
     app = show(open_plan(**MODEL), "Frontier")
-    assert "At this memory 1 request(s) can reach" in html(app)
+    assert "At this memory 1 request can reach" in html(app)
     assert "longest context" in html(app)
     unknown = show(open_plan(), "Frontier")
     assert "No frontier yet" in html(unknown)
