@@ -16,6 +16,11 @@ if __name__ == "__main__":
     with shell.frame():
         page.run()
 else:
-    from kvcanary.ui import server
+    from starlette.middleware import Middleware
 
-    app = st.App(__file__, secrets=server.app_secrets(), routes=server.routes(), lifespan=server.lifespan, on_script_error=server.on_error)
+    from kvcanary.ui import hosts, server
+
+    app = st.App(
+        __file__, secrets=server.app_secrets(), routes=server.routes(), lifespan=server.lifespan, on_script_error=server.on_error,
+        middleware=[Middleware(hosts.KnownHosts)],
+    )  # fmt: skip
