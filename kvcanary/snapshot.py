@@ -104,9 +104,9 @@ def save(
     temporary.replace(target)
 
 
-def load(path: str | os.PathLike[str]) -> Snapshot:
-    """Read a snapshot; ImportTextError when the file is none, from a newer version, or damaged."""
-    return snapshot_file.read(path)
+def load(source: str | os.PathLike[str] | bytes, name: str = "") -> Snapshot:
+    """Read a snapshot, a file or the content of one; ImportTextError, which calls it `name`, when it is none, newer, or damaged."""
+    return snapshot_file.read(source, name)
 
 
 def verify(snapshot: Snapshot, *, backend: str = AUTO) -> list[GroupCheck]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 
 from kvcanary import layout
 from kvcanary.errors import ImportTextError
@@ -56,21 +57,33 @@ class Snapshot:
     labels: Mapping[str, str]
 
 
-def read(path: str | os.PathLike[str]) -> Snapshot:
-    """Read and check a snapshot; ImportTextError when the file is none, is from a newer version, or breaks a rule, which it names."""
+def read(source: str | os.PathLike[str] | bytes, name: str = "") -> Snapshot:
+    """Read and check a snapshot, a file or the content of one; name is what errors call it, by default its path.
+
+    ImportTextError when it is none, is from a newer version, or breaks a rule, which it names.
+    """
+    called = f"snapshot {name or ('in memory' if isinstance(source, bytes) else os.fspath(source))}"
     try:
-        with safe_open(os.fspath(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            # A tensor of a file starts wherever the one before ends; the kernels want 16-byte alignment, which a clone has.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (safe_open has no iterator)
-    except (OSError, SafetensorError) as error:
-        raise ImportTextError(f"snapshot {path} cannot be read: {error}; write it with kvcanary.snapshot.save") from error
+        metadata, tensors = _content(source)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ImportTextError(f"{called} cannot be read: {error}; write it with kvcanary.snapshot.save") from error
     if metadata.get("format") != FORMAT:
-        raise ImportTextError(f"snapshot {path} must have format {FORMAT}, got {metadata.get('format')!r}; write it with this version")
+        got = repr(metadata.get("format"))[:60]
+        raise ImportTextError(f"{called} must have format {FORMAT}, got {got}; write it with this version")
     try:
         return _snapshot(metadata, tensors)
     except _DamageError as error:
-        raise ImportTextError(f"snapshot {path} is damaged: {error}; write it again with kvcanary.snapshot.save") from None
+        raise ImportTextError(f"{called} is damaged: {error}; write it again with kvcanary.snapshot.save") from None
+
+
+def _content(source: str | os.PathLike[str] | bytes) -> tuple[Mapping[str, str], dict[str, torch.Tensor]]:
+    """Metadata and tensors. A tensor of a file starts wherever the one before ends; the kernels want 16-byte alignment, which a clone has."""
+    if isinstance(source, bytes):
+        # Checks the header, which is what the metadata is then taken from; a dtype that torch has not is a KeyError.
+        tensors = {key: tensor.clone() for key, tensor in load(source).items()}
+        return json.loads(source[8 : 8 + int.from_bytes(source[:8], "little")]).get("__metadata__", {}), tensors
+    with safe_open(os.fspath(source), framework="pt") as file:
+        return file.metadata() or {}, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (no iterator)
 
 
 class _DamageError(ValueError):

@@ -100,6 +100,14 @@ def test_a_cell_out_of_the_pool_is_refused_by_the_name_that_the_user_knows(path:
         read_snapshots([("upload.safetensors", path)])
 
 
+def test_the_content_of_a_file_is_read_as_the_file_is(path: Path) -> None:
+    [of_file], [of_bytes] = (snapshot.verify(snapshot.load(source)) for source in (path, path.read_bytes()))
+    assert (of_bytes.chained, of_bytes.bytes_only, of_bytes.kind) == (of_file.chained, of_file.bytes_only, of_file.kind)
+    for content in (b"", b"12345678", path.read_bytes()[:-1], (1 << 62).to_bytes(8, "little") + b"{}"):
+        with pytest.raises(ImportTextError, match=r"^snapshot upload cannot be read"):
+            snapshot.load(content, "upload")
+
+
 def test_requests_on_the_padding_row_are_not_counted(path: Path) -> None:
     spoil(path, {"req_pool_indices": torch.tensor([1, 2, 0, 0, 0]), "seq_lens": torch.tensor([5, 4, 8, 8, 8])}, {})
     [check] = snapshot.verify(snapshot.load(path))

@@ -28,23 +28,24 @@ class PoolStatus:
     status: npt.NDArray[np.uint8]
 
 
-def read_snapshots(files: Sequence[tuple[str, Path]]) -> tuple[CanaryLog, tuple[PoolStatus, ...]]:
-    """Load, verify and list snapshots, given as name and path; a violation ring inside is listed beside what was found now.
+def read_snapshots(files: Sequence[tuple[str, Path | bytes]]) -> tuple[CanaryLog, tuple[PoolStatus, ...]]:
+    """Load, verify and list snapshots, given as name and path or content; a violation ring inside is listed beside what was found now.
 
     ImportTextError names a file that is none.
     """
     builder = LogBuilder()
     statuses: list[PoolStatus] = []
-    for name, path in files:
+    for name, source in files:
         try:
-            loaded = snapshot.load(path)
+            loaded = snapshot.load(source, name)
             checks = snapshot.verify(loaded)
+        except ImportTextError:
+            raise
         except KvCanaryError as error:
-            # The path may be a copy that nobody but this process knows; verify speaks of tensors and of no file.
-            said = str(error).replace(str(path), name)
-            raise ImportTextError(said if isinstance(error, ImportTextError) else f"snapshot {name} cannot be verified: {said}") from error
+            # Verification speaks of tensors and of no file.
+            raise ImportTextError(f"snapshot {name} cannot be verified: {error}") from error
         builder.files.append(name)
-        builder.bytes_read += path.stat().st_size
+        builder.bytes_read += len(source) if isinstance(source, bytes) else source.stat().st_size
         rank = loaded.labels.get("rank", "")
         for check in checks:
             add_ring_rows(builder, _rows(check.rows), name=name, source=check.kind, rank=rank, checked=check.chained + check.bytes_only)

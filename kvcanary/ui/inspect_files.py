@@ -57,13 +57,17 @@ def list_logs(folders: tuple[Path, ...]) -> list[LogFile]:
 def find(folders: tuple[Path, ...], name: str) -> Path:
     """The path of a listed name, in its folder; ImportTextError says why it may not be read."""
     number, slash, inner = name.partition("/")
-    if not slash or not number.isdecimal() or int(number) >= len(folders):
+    if not slash or number not in map(str, range(len(folders))):
         raise ImportTextError(f"log {name[:100]!r} is in none of the folders of {VARIABLE}; ask who runs this server to add its folder")
     path = folders[int(number)] / inner
     try:
-        _inside(folders[int(number)], path)
-    except OSError as error:
-        raise ImportTextError(f"log {name[:100]!r} cannot be read: {error.strerror or error}; choose one from the list") from error
+        regular = stat.S_ISREG(_inside(folders[int(number)], path).stat().st_mode)
+    # A name that no file can have, with a NUL in it or half a surrogate, is a ValueError.
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ImportTextError(f"log {name[:100]!r} cannot be read: {said}; choose one from the list") from error
+    if not regular:
+        raise ImportTextError(f"log {name[:100]!r} is no file; choose one from the list")
     return path
 
 

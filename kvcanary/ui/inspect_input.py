@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import streamlit as st
 
@@ -186,10 +186,7 @@ def _read_logs(sources: dict[str, Source], progress: Progress, stop: Stop) -> In
     streams = []
     try:
         for name, source in sources.items():
-            try:
-                streams.append((name, source()))
-            except OSError as error:
-                raise ImportTextError(f"log {name} cannot be read: {error.strerror or error}") from error
+            streams.append((name, _opened(name, source)))
         return Inspected(read_streams(streams, progress=progress, stop=stop))
     finally:
         for _, stream in streams:
@@ -200,16 +197,19 @@ def _read_snapshots(sources: dict[str, Source], progress: Progress, stop: Stop) 
     # torch takes seconds to load, and logs do without it.
     from kvcanary.analysis.snapshot_log import read_snapshots
 
-    with tempfile.TemporaryDirectory(prefix="kvcanary-") as folder:
-        copies = []
-        for number, (name, source) in enumerate(sources.items()):
-            # The reader of the format wants a path, and the uploaded name is somebody else's text.
-            path = Path(folder) / f"{number}{SNAPSHOT_SUFFIX}"
-            with source() as stream:
-                path.write_bytes(stream.read())
-            copies.append((name, path))
-        log, statuses = read_snapshots(copies)
+    contents = []
+    for name, source in sources.items():
+        with _opened(name, source) as stream:
+            contents.append((name, stream.read()))
+    log, statuses = read_snapshots(contents)
     return Inspected(log, {(status.pool, status.name): status.status for status in statuses})
+
+
+def _opened(name: str, source: Source) -> BinaryIO:
+    try:
+        return source()
+    except OSError as error:
+        raise ImportTextError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
 def _take_reading() -> None:

@@ -38,7 +38,25 @@ def test_list_holds_what_may_be_read(folders: tuple[Path, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["0/out.log", "0/way/server.log", "0/../elsewhere/server.log", "2/server.log", "x", "0/absent.log", "/etc/hosts"]
+    "name",
+    [
+        "0/out.log",
+        "0/way/server.log",
+        "0/../elsewhere/server.log",
+        "2/server.log",
+        "x",
+        "0/absent.log",
+        "/etc/hosts",
+        "0/a\0b",
+        "0/\ud800",
+        "9" * 5000 + "/server.log",
+        "\u0660/server.log",
+        "0/",
+        "0/.",
+        "0/deep",
+        "0/pipe.log",
+        "0/" + "a" * 5000,
+    ],
 )
 def test_everything_else_is_refused(folders: tuple[Path, ...], name: str) -> None:
     with pytest.raises(ImportTextError):
