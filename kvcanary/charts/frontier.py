@@ -26,35 +26,61 @@ def _look(index: int) -> tuple[tuple[str, str], str, str]:
     return _LOOKS[index % len(_LOOKS)]
 
 
-def latency(curves: Sequence[LatencyCurve], theme: ThemeName) -> go.Figure:
-    """Share of injected faults that were reported within so many steps; one line per configuration, named at its end."""
+def latency(curves: Sequence[LatencyCurve], theme: ThemeName, *, by_tokens: bool = False) -> go.Figure:
+    """Share of injected faults that were reported within so many steps, or tokens; one line per configuration.
+
+    An open mark stands where half of what a configuration reports was reported, a filled one where nine in ten were.
+    """
     figure = go.Figure()
+    unit = "tokens" if by_tokens else "steps"
     for index, curve in enumerate(curves):
-        pair, dash, _ = _look(index)
+        pair, dash, symbol = _look(index)
         color = pick(pair, theme)
         figure.add_trace(
             go.Scatter(
-                x=list(range(len(curve.shares))), y=list(curve.shares), name=chart_text(curve.config), mode="lines",
-                line={"color": color, "width": 2.5, "dash": dash, "shape": "hv"},
+                x=list(curve.within), y=list(curve.shares), name=chart_text(curve.config), mode="lines",
+                line={"color": color, "width": 2.5, "dash": dash, "shape": "hv"}, legendgroup=curve.config,
                 customdata=[[format_fraction(share)] for share in curve.shares],
-                hovertemplate=f"{chart_text(curve.config)}<br>within %{{x}} steps: %{{customdata[0]}}<extra></extra>",
+                hovertemplate=f"{chart_text(curve.config)}<br>within %{{x}} {unit}: %{{customdata[0]}}<extra></extra>",
+            )
+        )  # fmt: skip
+        marks = [
+            (value, name, look)
+            for value, name, look in ((curve.p50, "p50", f"{symbol}-open"), (curve.p90, "p90", symbol))
+            if value is not None
+        ]
+        figure.add_trace(
+            go.Scatter(
+                x=[value for value, _, _ in marks], y=[curve.share_at(value) for value, _, _ in marks], mode="markers", showlegend=False,
+                legendgroup=curve.config, cliponaxis=False,
+                marker={"symbol": [look for _, _, look in marks], "size": 10, "color": color, "line": {"width": 2, "color": color}},
+                customdata=[[name] for _, name, _ in marks],
+                hovertemplate=f"{chart_text(curve.config)}<br>%{{customdata[0]}} of what it reports: %{{x:.4~g}} {unit}<extra></extra>",
             )
         )  # fmt: skip
     style(figure, theme, height=330)
-    last = max((len(curve.shares) - 1 for curve in curves), default=1)
-    figure.update_xaxes(title="steps after the fault", range=[0, max(1, last)], dtick=2 if last <= 24 else None)
+    last = max((curve.within[-1] for curve in curves), default=1)
+    title = "tokens computed from the fault on" if by_tokens else "steps after the fault"
+    figure.update_xaxes(title=title, range=[0, max(1, last)], dtick=2 if last <= 24 and not by_tokens else None)
     figure.update_yaxes(title="reported", range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
     figure.update_layout(legend={"y": 1.0, "font": {"size": 11}}, margin={"t": 66})
     return figure
 
 
-def latency_summary(curves: Sequence[LatencyCurve]) -> str:
-    """The chart in words: what is found in the step of the fault and in the end, per configuration."""
+def latency_summary(curves: Sequence[LatencyCurve], *, by_tokens: bool = False) -> str:
+    """The chart in words: what is found in the step of the fault and in the end; by_tokens: how many tokens half and nine in ten took."""
     tried = [curve for curve in curves if curve.injected]
     if not tried:
         return "Nothing was injected, so there is no latency."
+    if by_tokens:
+        named = [f"{curve.config} {_tokens(curve.p50)}, {_tokens(curve.p90)}" for curve in tried]
+        return f"Tokens computed from the fault to the report, for half and for nine in ten of what each reports: {'; '.join(named)}."
     parts = [f"{curve.config} {format_fraction(curve.shares[0])}, {format_fraction(curve.shares[-1])}" for curve in tried]
-    return f"Reported in the step of the fault, and in the end ({len(tried[0].shares) - 1} steps later): {'; '.join(parts)}."
+    return f"Reported in the step of the fault, and in the end ({tried[0].within[-1]} steps later): {'; '.join(parts)}."
+
+
+def _tokens(count: float | None) -> str:
+    return "none" if count is None else format_count(round(count))
 
 
 def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool = False) -> go.Figure:

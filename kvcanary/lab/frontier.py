@@ -18,7 +18,7 @@ from kvcanary.units import format_fraction, format_seconds
 class ConfigCost:
     """One configuration over all faults of a campaign. verified_per_step: entries checked per forward; canary_s_per_step: measured seconds.
 
-    latency_tokens_p90: tokens that all requests computed from the fault to the report.
+    Latencies are over the reported faults: steps, and tokens that all requests computed from the fault to the report.
 
     on_frontier: no other configuration finds at least as many for at most as many seconds, with one of the two better.
     """
@@ -31,6 +31,8 @@ class ConfigCost:
     latency_p90: float | None
     on_frontier: bool
     latency_tokens_p90: float | None = None
+    latency_p50: float | None = None
+    latency_tokens_p50: float | None = None
 
     @property
     def rate(self) -> float:
@@ -40,11 +42,20 @@ class ConfigCost:
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """shares[n]: part of the injected faults that were reported at most n steps after the fault."""
+    """How soon a configuration reports, in one unit: part of the injected faults (shares) that were reported within (within) so many steps
+    or tokens of the fault, both ascending. p50, p90: percentiles over the reported ones, None without any.
+    """
 
     config: str
     injected: int
+    within: tuple[int, ...]
     shares: tuple[float, ...]
+    p50: float | None = None
+    p90: float | None = None
+
+    def share_at(self, value: float) -> float:
+        """The curve at a value: what was reported by then."""
+        return max((share for at, share in zip(self.within, self.shares, strict=True) if at <= value), default=0.0)
 
 
 def config_costs(plan: CampaignPlan, runs: Iterable[CampaignRun]) -> list[ConfigCost]:
@@ -67,10 +78,16 @@ def _cost(name: str, runs: Sequence[CampaignRun]) -> ConfigCost:
         detected=len(latencies),
         verified_per_step=sum(run.verified for run in runs) / steps,
         canary_s_per_step=sum(run.canary_s for run in runs) / steps,
-        latency_p90=float(np.percentile(latencies, 90)) if latencies else None,
+        latency_p90=_percentile(latencies, 90),
         on_frontier=False,
-        latency_tokens_p90=float(np.percentile(tokens, 90)) if tokens else None,
+        latency_tokens_p90=_percentile(tokens, 90),
+        latency_p50=_percentile(latencies, 50),
+        latency_tokens_p50=_percentile(tokens, 50),
     )
+
+
+def _percentile(values: Sequence[int], percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values else None
 
 
 def _with_frontier(row: ConfigCost, rows: Sequence[ConfigCost]) -> ConfigCost:
@@ -94,16 +111,24 @@ def best_cost(plan: CampaignPlan, costs: Sequence[ConfigCost]) -> ConfigCost | N
     return min(own, key=lambda row: (-row.rate, row.canary_s_per_step), default=None)
 
 
-def latency_curves(plan: CampaignPlan, runs: Iterable[CampaignRun], configs: Sequence[str]) -> list[LatencyCurve]:
-    """One curve per configuration of `configs`, in that order, over the steps that a run goes on after its fault."""
+def latency_curves(
+    plan: CampaignPlan, runs: Iterable[CampaignRun], configs: Sequence[str], *, by_tokens: bool = False
+) -> list[LatencyCurve]:
+    """One curve per configuration of `configs`, in that order: a point per step that a run goes on after its fault, or by_tokens a point
+    wherever something was reported, from no token up to the last of all curves.
+    """
     injected: dict[str, list[int | None]] = {name: [] for name in configs}
     for run in runs:
         if run.changed and run.key[2] in injected:
-            injected[run.key[2]].append(run.latency_steps)
+            injected[run.key[2]].append(run.latency_tokens if by_tokens else run.latency_steps)
+    found = {name: sorted(value for value in values if value is not None) for name, values in injected.items()}
+    last = max((values[-1] for values in found.values() if values), default=0)
     curves = []
-    for name, latencies in injected.items():
-        within = [sum(found is not None and found <= step for found in latencies) for step in range(plan.steps_after + 1)]
-        curves.append(LatencyCurve(name, len(latencies), tuple(count / max(1, len(latencies)) for count in within)))
+    for name, values in found.items():
+        within = tuple(sorted({0, *values, last})) if by_tokens else tuple(range(plan.steps_after + 1))
+        reported = np.searchsorted(values, within, side="right") / max(1, len(injected[name]))
+        p50, p90 = _percentile(values, 50), _percentile(values, 90)
+        curves.append(LatencyCurve(name, len(injected[name]), within, tuple(reported.tolist()), p50, p90))
     return curves
 
 

@@ -18,7 +18,7 @@ from kvcanary.ui import services
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A campaign as far as it has run; costs and curves are ordered by cost."""
+    """A campaign as far as it has run; costs and curves, by steps and by tokens, are ordered by cost."""
 
     run_id: str
     plan: CampaignPlan
@@ -26,6 +26,7 @@ class Campaign:
     cells: list[CellSummary]
     costs: list[ConfigCost]
     curves: list[LatencyCurve]
+    token_curves: list[LatencyCurve]
 
     @property
     def missing(self) -> int:
@@ -66,8 +67,8 @@ def _load(run_id: str, stamp: int, _record: RunRecord) -> Campaign:
     plan = plan_of(CampaignSpec(**_record.spec))
     runs = read_runs(services.runs().folder(run_id).path)
     costs = by_cost(config_costs(plan, runs))
-    curves = latency_curves(plan, runs, [cost.config for cost in costs])
-    return Campaign(run_id, plan, runs, summarise(plan, runs), costs, curves)
+    by_steps, by_tokens = (latency_curves(plan, runs, [cost.config for cost in costs], by_tokens=flag) for flag in (False, True))
+    return Campaign(run_id, plan, runs, summarise(plan, runs), costs, by_steps, by_tokens)
 
 
 @st.cache_resource(max_entries=6, show_spinner="Replaying the run")

@@ -18,6 +18,7 @@ _KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning
 _CONFIG = {"displayModeBar": False}
 _LIVE_S = 2.0
 _SECONDS, _ENTRIES = "cost in seconds", "cost in entries"
+_STEPS, _TOKENS = "latency in steps", "latency in tokens"
 
 
 def result(record: RunRecord | None) -> None:
@@ -147,9 +148,20 @@ def _interval(low: float | None, high: float | None) -> str:
 def _latency_and_cost(campaign: Campaign) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
-        st.markdown("**How soon**", help="Share of all injected faults that were reported at most so many forwards after the fault.")
-        text = charts.latency_summary(campaign.curves)
-        st.plotly_chart(charts.latency(campaign.curves, state.theme()), key=f"latency.{campaign.run_id}", config=_CONFIG, alt=text)
+        st.markdown(
+            "**How soon**",
+            help="Share of all injected faults that were reported within so many forwards of the fault, or tokens that all requests computed "
+            "from it on. Marks: half of what a configuration reports (open), nine in ten (filled).",
+        )
+        by_tokens = st.session_state.get("latency_unit", _STEPS) == _TOKENS
+        curves = campaign.token_curves if by_tokens else campaign.curves
+        text = charts.latency_summary(curves, by_tokens=by_tokens)
+        figure = charts.latency(curves, state.theme(), by_tokens=by_tokens)
+        st.plotly_chart(figure, key=f"latency.{campaign.run_id}.{by_tokens}", config=_CONFIG, alt=text)
+        st.segmented_control(
+            "Latency", [_STEPS, _TOKENS], default=_STEPS, required=True, key="latency_unit", label_visibility="collapsed",
+            help="Steps say how long a server goes on; tokens how much was computed meanwhile.",
+        )  # fmt: skip
         style.caption(text)
     with right:
         st.markdown("**Cost against detection**", help="Filled marks are on the frontier: nothing else finds as many for less.")
@@ -164,21 +176,35 @@ def _latency_and_cost(campaign: Campaign) -> None:
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):
         blocks.table(
-            ("configuration", "found", "at once", "latency p90", "tokens p90", "entries per step", "canary per step", "on the frontier"),
+            (
+                "configuration",
+                "found",
+                "at once",
+                "steps p50",
+                "steps p90",
+                "tokens p50",
+                "tokens p90",
+                "entries per step",
+                "canary per step",
+                "on the frontier",
+            ),
             [
                 (
                     row.config,
                     f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
                     format_fraction(curve.shares[0]),
-                    "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps",
-                    "none" if row.latency_tokens_p90 is None else format_count(round(row.latency_tokens_p90)),
+                    *("none" if steps is None else f"{steps:.3g}" for steps in (row.latency_p50, row.latency_p90)),
+                    *(
+                        "none" if count is None else format_count(round(count))
+                        for count in (row.latency_tokens_p50, row.latency_tokens_p90)
+                    ),
                     format_count(round(row.verified_per_step)),
                     format_seconds(row.canary_s_per_step),
                     "yes" if row.on_frontier else "no",
                 )
                 for row, curve in zip(campaign.costs, campaign.curves, strict=True)
             ],
-            numeric=(1, 2, 3, 4, 5, 6),
+            numeric=tuple(range(1, 9)),
         )
 
 

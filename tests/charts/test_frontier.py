@@ -48,8 +48,24 @@ def test_what_was_not_injected_is_not_drawn() -> None:
 
 
 def test_the_sentences_say_what_is_drawn() -> None:
-    curves = [LatencyCurve("partial", 4, (0.5, 0.5, 0.75)), LatencyCurve("idle", 0, (0.0, 0.0, 0.0))]
+    curves = [LatencyCurve("partial", 4, (0, 1, 2), (0.5, 0.5, 0.75), 0.0, 2.0), LatencyCurve("idle", 0, (0, 1, 2), (0.0, 0.0, 0.0))]
     assert list(latency(curves, "light").data[0].y) == [0.5, 0.5, 0.75]
     assert latency_summary(curves) == "Reported in the step of the fault, and in the end (2 steps later): partial 50\u202f%, 75\u202f%."
     assert frontier_summary(COSTS).startswith("Worth choosing from: chain only finds 40\u202f% for 1 ms a step; partial")
     assert "worse" not in frontier_summary(COSTS)
+
+
+def test_latency_in_tokens_has_its_own_axis_words_and_marks() -> None:
+    curve = LatencyCurve("partial", 4, (0, 40, 1500), (0.0, 0.5, 0.75), 40.0, 1240.5)
+    idle = LatencyCurve("chain", 4, (0, 1500), (0.0, 0.0))
+    line, marks, *rest = latency([curve, idle], "light", by_tokens=True).data
+    assert (list(line.x), list(line.y), line.line.shape) == ([0, 40, 1500], [0.0, 0.5, 0.75], "hv")
+    # A mark lies on its line: between two reports that is the height of the earlier one.
+    assert (list(marks.x), list(marks.y)) == ([40.0, 1240.5], [0.5, 0.5])
+    assert [symbol.endswith("-open") for symbol in marks.marker.symbol] == [True, False]
+    assert list(rest[-1].x) == []
+    assert latency([curve], "light", by_tokens=True).layout.xaxis.title.text == "tokens computed from the fault on"
+    assert latency_summary([curve, idle], by_tokens=True) == (
+        "Tokens computed from the fault to the report, for half and for nine in ten of what each reports: "
+        "partial 40, 1\u202f240; chain none, none."
+    )

@@ -15,7 +15,8 @@ def run(config: str, seed: int, latency: int | None, canary_s: float) -> Campaig
     record = FaultRecord(kind=FAULT[0], variant=FAULT[1], seed=seed, step=12, ops=(), slots=(7,), rids=(1,))
     return CampaignRun(
         key=(*FAULT, config, seed), record=record, changed=1, latency_steps=latency, corrupt_tokens=3, false_reports=0, reports={},
-        slots_flagged=1, requests_flagged=1, steps=10, tokens=100, verified=500, canary_s=canary_s, latency_tokens=latency,
+        slots_flagged=1, requests_flagged=1, steps=10, tokens=100, verified=500, canary_s=canary_s,
+        latency_tokens=None if latency is None else 30 * (latency + 1),
     )  # fmt: skip
 
 
@@ -29,8 +30,18 @@ CELLS = summarise(PLAN, RUNS)
 
 
 def test_latency_shares_count_a_report_from_its_own_step_on() -> None:
-    (partial,) = latency_curves(PLAN, RUNS, ["partial"])
-    assert (partial.injected, partial.shares) == (4, (0.25, 0.25, 0.5, 0.5, 0.5, 0.75))
+    partial, chain = latency_curves(PLAN, RUNS, ["partial", "chain only"])
+    assert (partial.injected, partial.within, partial.shares) == (4, (0, 1, 2, 3, 4, 5), (0.25, 0.25, 0.5, 0.5, 0.5, 0.75))
+    assert (partial.p50, partial.p90) == (2.0, 4.4)
+    assert (chain.injected, set(chain.shares), chain.p50, chain.p90) == (4, {0.0}, None, None)
+
+
+def test_latency_in_tokens_has_a_point_for_each_report_and_ends_where_all_curves_do() -> None:
+    partial, strict = latency_curves(PLAN, RUNS, ["partial", "strict"], by_tokens=True)
+    assert (partial.within, partial.shares) == ((0, 30, 90, 180), (0.0, 0.25, 0.5, 0.75))
+    assert (partial.p50, partial.p90) == (90.0, 162.0)
+    assert (strict.within, strict.shares, strict.p50) == ((0, 30, 180), (0.0, 1.0, 1.0), 30.0)
+    assert [partial.share_at(value) for value in (0, 29.9, 30, 162, 1000)] == [0.0, 0.0, 0.25, 0.5, 0.75]
 
 
 def test_costs_are_per_step_and_ordered() -> None:
@@ -38,8 +49,11 @@ def test_costs_are_per_step_and_ordered() -> None:
     assert [row.config for row in ordered] == ["chain only", "partial", "strict"]
     assert [row.canary_s_per_step for row in ordered] == [0.001, 0.002, 0.004]
     assert [row.on_frontier for row in ordered] == [True, True, True]
-    assert ordered[1].latency_tokens_p90 is not None
-    assert ordered[0].latency_tokens_p90 is None
+    assert [(row.latency_p50, row.latency_tokens_p50, row.latency_tokens_p90) for row in ordered] == [
+        (None, None, None),
+        (2.0, 90.0, 162.0),
+        (0.0, 30.0, 30.0),
+    ]
 
 
 def test_the_best_is_one_that_sglang_can_be_started_with() -> None:
