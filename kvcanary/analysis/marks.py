@@ -9,6 +9,7 @@ from enum import IntEnum
 from kvcanary.analysis.causes import Cause
 from kvcanary.analysis.incidents import Finding, Incident
 from kvcanary.analysis.violations import Violation
+from kvcanary.layout import mix3
 
 
 class Confidence(IntEnum):
@@ -78,6 +79,19 @@ class Marks:
         """The slots make one run of at least two neighbours."""
         pattern = self.incident.pattern
         return pattern.run_length >= 2 and pattern.run_length == len(pattern.slots)
+
+    @property
+    def chained(self) -> bool:
+        """A record among the causes follows from another one of them: they are neighbours in a chain, wherever their slots are."""
+        records = {record for finding in self.causes for record in finding.records}
+        after = {mix3(*record) for record in records}
+        return any(record[0] in after for record in records)
+
+    @property
+    def rows_missing(self) -> bool:
+        """The log lists fewer rows than were counted, or does not tell."""
+        totals = [row.total for row in self.violations if row.total is not None]
+        return not totals or max(totals) > len(self.violations)
 
 
 def _union(values: Iterable[int]) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from kvcanary import layout
 from kvcanary.analysis.causes import Cause
-from kvcanary.analysis.incidents import CHAIN, POSITION, REAL, RECORD, TOKEN, WRITE_POSITION, WRITE_TOKEN
+from kvcanary.analysis.incidents import CHAIN, POSITION, REAL, RECORD, TOKEN, WRITE_TOKEN
 from kvcanary.analysis.marks import Confidence, Marks, Suspicion
-from kvcanary.analysis.violations import Violation
+from kvcanary.analysis.position_rules import empty_seed, position
 
 _NOISE_SLOTS = 50
 # Two unrelated 64-bit hashes differ in fewer bits once in 25 000 times.
@@ -108,54 +108,6 @@ def _wrong_token(marks: Marks) -> Suspicion | None:
     return None
 
 
-def _position(marks: Marks) -> Suspicion | None:
-    bits = marks.bits
-    written = [row for row in marks.rows if row.bits & WRITE_POSITION and row.expected_position is not None and row.position is not None]
-    if written and not bits & RECORD & ~POSITION:
-        deltas = sorted(
-            {row.position - row.expected_position for row in written if row.position is not None and row.expected_position is not None}
-        )
-        if all(abs(delta) <= 16 for delta in deltas):
-            return Suspicion(
-                cause=Cause.POSITION_WRONG,
-                confidence=Confidence.MEDIUM,
-                evidence=(f"Written positions differ from the expected ones by {_signed(deltas)}.",),
-                others=(Cause.STALE_RECORD,),
-            )
-        return _far_position(marks, deltas, written)
-    if bits & ~TOKEN == POSITION:
-        return Suspicion(
-            cause=Cause.POSITION_WRONG,
-            confidence=Confidence.MEDIUM,
-            evidence=("The chain agrees and the stored position alone is wrong.",),
-            others=(Cause.CANARY_OVERWRITTEN,),
-        )
-    return None
-
-
-def _far_position(marks: Marks, deltas: Sequence[int], written: Sequence[Violation]) -> Suspicion:
-    evidence = [f"Written positions differ from the expected ones by {_signed(deltas)}: no off-by-one."]
-    page = marks.context.page_size
-    sizes = [page] if page and page > 1 else [256, 128, 64, 32, 16]
-    size = next((size for size in sizes if all(delta % size == 0 for delta in deltas)), None)
-    if size:
-        times = abs(deltas[0]) // size
-        evidence.append(f"{abs(deltas[0])} is {times} times {size}: a shift by whole pages, which points to the seed slot.")
-    evidence.append("The expected position comes from the seed slot's record, so a stale or wrong seed looks the same as a wrong position.")
-    window = any(row.launch_tag.endswith("_SWA") for row in written)
-    if window:
-        evidence.append(
-            "A window group reports it: the slot of an evicted predecessor is 0, and its record is whatever was written there last."
-        )
-    likely = marks.context.host_tier or window
-    return Suspicion(
-        cause=Cause.STALE_RECORD if likely else Cause.POSITION_WRONG,
-        confidence=Confidence.MEDIUM if marks.context.host_tier else Confidence.LOW,
-        evidence=tuple(evidence),
-        others=(Cause.POSITION_WRONG if likely else Cause.STALE_RECORD, Cause.WRONG_MAPPING),
-    )
-
-
 def _sweep_noise(marks: Marks) -> Suspicion | None:
     rows = marks.rows
     only = all(row.launch_tag.startswith("SWEEP") and row.launch_tag.endswith("_SWA") for row in rows)
@@ -207,7 +159,7 @@ def _one_buffer(marks: Marks) -> Suspicion | None:
         return None
     bad, good = ("HEAD", "TAIL") if head & RECORD else ("TAIL", "HEAD")
     # A text that ends after the HEAD rows says nothing about TAIL.
-    cut = any(row.truncated for row in marks.rows) or _rows_missing(marks)
+    cut = any(row.truncated for row in marks.rows) or marks.rows_missing
     evidence = [f"{bad} fails the record check at {_slots([finding.slot for finding in marks.causes])} and {good} does not."]
     if cut:
         evidence.append(f"The log lists fewer rows than were counted, so {good} may have failed too.")
@@ -247,11 +199,14 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
             evidence=tuple(evidence),
             others=(Cause.WRONG_MAPPING, Cause.TRANSFER_INCOMPLETE),
         )
-    if positions and len(marks.causes) >= 2 and marks.in_run:
+    if positions and len(marks.causes) >= 2 and (marks.in_run or marks.chained):
         evidence.append(
             "The run continues its own chain at shifted positions: a previous owner's prefix, reached through a stale cache entry."
         )
-        if marks.context.host_tier:
+        hashed = marks.context.real_data in ("partial", "all") and bool(marks.at("TAIL"))
+        if hashed:
+            evidence.append("The KV bytes fit these records, so records and bytes are of one owner.")
+        if marks.context.host_tier and not hashed:
             return Suspicion(
                 cause=Cause.STALE_RECORD, confidence=Confidence.MEDIUM, evidence=tuple(evidence), others=(Cause.WRONG_MAPPING,)
             )
@@ -296,15 +251,15 @@ def _bytes(marks: Marks) -> Suspicion | None:
             cause=Cause.CACHED_BYTES_CHANGED, confidence=Confidence.HIGH if repeated else Confidence.MEDIUM, evidence=tuple(evidence)
         )
     evidence.append("TAIL reports it and HEAD cannot, since HEAD holds no hash of bytes.")
-    run = marks.incident.pattern
     early = marks.incident.first_step is not None and marks.incident.first_step <= 4
     decode, tier = marks.context.disaggregation == "decode", bool(marks.context.host_tier)
-    if marks.in_run and (decode or tier or early):
-        evidence.append(f"The slots are one run of {run.run_length}, {run.longest_run[0]} to {run.longest_run[1]}{_page_words(marks)}.")
+    stretch = _stretch(marks)
+    if stretch and (decode or tier or early):
+        evidence.append(stretch)
         if decode:
             evidence.append("The server is the decode side.")
         elif tier:
-            evidence.append("The server has a host tier: a run of slots is what one load fills.")
+            evidence.append("The server has a host tier: a stretch of one sequence is what one load fills.")
         else:
             evidence.append(f"It comes in the first steps (reported at step {marks.incident.first_step}).")
         return Suspicion(
@@ -313,16 +268,17 @@ def _bytes(marks: Marks) -> Suspicion | None:
             evidence=tuple(evidence),
             others=(Cause.KV_BYTES_CHANGED,),
         )
-    others = (Cause.TRANSFER_INCOMPLETE, Cause.WRONG_MAPPING) if marks.in_run or decode else (Cause.WRONG_MAPPING,)
-    if marks.in_run:
-        evidence.append(f"The slots are one run of {run.run_length}, {run.longest_run[0]} to {run.longest_run[1]}{_page_words(marks)}.")
+    others = (Cause.TRANSFER_INCOMPLETE, Cause.WRONG_MAPPING) if stretch or decode else (Cause.WRONG_MAPPING,)
+    if stretch:
+        evidence.append(stretch)
     return Suspicion(cause=Cause.KV_BYTES_CHANGED, confidence=Confidence.MEDIUM, evidence=tuple(evidence), others=others)
 
 
 _RULES: tuple[Callable[[Marks], Suspicion | None], ...] = (
     _bit_flip,
     _wrong_token,
-    _position,
+    empty_seed,
+    position,
     _sweep_noise,
     _missing_record,
     _one_buffer,
@@ -331,9 +287,15 @@ _RULES: tuple[Callable[[Marks], Suspicion | None], ...] = (
 )
 
 
-def _rows_missing(marks: Marks) -> bool:
-    totals = [row.total for row in marks.violations if row.total is not None]
-    return not totals or max(totals) > len(marks.violations)
+def _stretch(marks: Marks) -> str:
+    """Several slots that belong together, by their numbers or by their chain; '' for others."""
+    run = marks.incident.pattern
+    if marks.in_run:
+        return f"The slots are one run of {run.run_length}, {run.longest_run[0]} to {run.longest_run[1]}{_page_words(marks)}."
+    if marks.chained:
+        positions = sorted({row.position for row in marks.rows if row.position is not None})
+        return f"The {len(run.slots)} slots follow each other in one chain, at positions {positions[0]} to {positions[-1]}."
+    return ""
 
 
 def _page_words(marks: Marks) -> str:
@@ -352,10 +314,6 @@ def _slots(slots: Sequence[int]) -> str:
         return f"slot {distinct[0]}"
     shown = ", ".join(str(slot) for slot in distinct[:5])
     return f"slots {shown}" + (f" and {len(distinct) - 5} more" if len(distinct) > 5 else "")
-
-
-def _signed(deltas: Sequence[int]) -> str:
-    return ", ".join(f"{delta:+d}" for delta in deltas[:5])
 
 
 def _unshift(value: int, shift: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvcanary.analysis.causes import CAUSE_TEXTS, Cause
@@ -172,6 +174,51 @@ def test_position_off_by_pages_in_a_window_group_stays_open() -> None:
     assert (cause, confidence) == (Cause.STALE_RECORD, Confidence.LOW)
     assert Cause.POSITION_WRONG in diagnosis.causes[0].others
     assert any("7 times 256" in line for line in diagnosis.causes[0].evidence)
+
+
+TIER = f"{prefix()}Tree cache initialized: source=default impl=HiRadixCache hicache_attached=True\n"
+
+
+def seeded(stored_hash: int, aux: int, *, group: str = "FULL") -> list[Row]:
+    return [replace(row, stored_hash=stored_hash) for row in write_rows("write_position", (91, 26, 9, 9, aux), group=group)]
+
+
+def test_a_write_after_a_record_of_zeros_follows_slot_0() -> None:
+    diagnosis = diagnosed(seeded(0, 1))
+    assert first(diagnosis) == (Cause.WRONG_MAPPING, Confidence.HIGH)
+    assert any("passes over" in line for line in diagnosis.causes[0].evidence)
+    # The same with a position that is close, where the distance alone would say off by one.
+    assert first(diagnosed([replace(row, position=3) for row in seeded(0, 1)])) == (Cause.WRONG_MAPPING, Confidence.HIGH)
+    assert first(diagnosed(seeded(0, 1), before=TIER)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+    assert first(diagnosed(seeded(0, 1), total=9)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+    assert first(diagnosed(seeded(0, 1)[:1])) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
+    assert first(diagnosed(seeded(0, 1, group="SWA"))) == (Cause.STALE_RECORD, Confidence.MEDIUM)
+
+
+def test_a_write_after_another_record_says_nothing_of_slot_0() -> None:
+    assert first(diagnosed(seeded(0, 7)))[0] is Cause.POSITION_WRONG
+    assert first(diagnosed(seeded(5, 1)))[0] is Cause.POSITION_WRONG
+
+
+def test_slots_of_one_stretch_are_known_by_their_chain() -> None:
+    pool = pool_of_two()
+    pool.stamp([41, 17, 93, 60], [801, 802, 803, 804])
+    pool.bad_bytes = {17, 93}
+    diagnosis = diagnosed(pool.verify([41, 17, 93, 60]), before=TIER)
+    assert first(diagnosis) == (Cause.TRANSFER_INCOMPLETE, Confidence.MEDIUM)
+    assert any("in one chain, at positions 1 to 2" in line for line in diagnosis.causes[0].evidence)
+    pool.bad_bytes = {41, 60}
+    assert first(diagnosed(pool.verify([41, 17, 93, 60]), before=TIER))[0] is Cause.KV_BYTES_CHANGED
+
+
+def test_scattered_records_of_a_previous_owner_and_whether_the_bytes_fit_them() -> None:
+    pool = pool_of_two()
+    pool.stamp([91, 47], [901, 902])
+    rows = pool.verify([11, 12, 91, 47])
+    assert first(diagnosed(rows, before=TIER)) == (Cause.STALE_RECORD, Confidence.MEDIUM)
+    assert first(diagnosed(rows, before=install(real="NONE") + "\n" + TIER))[0] is Cause.STALE_RECORD
+    # TAIL hashed the bytes and found them right, so records and bytes came together.
+    assert first(diagnosed(rows, before=install() + "\n" + TIER)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
 
 
 def test_exchanged_tokens() -> None:
