@@ -170,8 +170,8 @@ def describe_cost(row: CostRow) -> str:
 def campaign_level_sentence() -> str:
     """How the intervals are to be read."""
     return (
-        f"Rates: after minus before. Ratios of speeds: above 1 the second is faster. All intervals together hold with "
-        f"{format_fraction(1 - FALSE_ALARMS)}; the seeds are the repeats, so more of them narrow an interval."
+        "Rates: after minus before. Ratios of speeds: the median over runs of the same fault and seed, above 1 the second is faster. All "
+        f"intervals together hold with {format_fraction(1 - FALSE_ALARMS)}; the seeds are the repeats, so more of them narrow an interval."
     )
 
 

@@ -7,6 +7,7 @@ import time
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from kvcanary.cli.exit_codes import PARTIAL
 from kvcanary.cli.options import fail, wide_console
@@ -14,7 +15,10 @@ from kvcanary.cli.runs_table import Home, how_many, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.store.home import open_store
+from kvcanary.store.rows import RunRow
 from kvcanary.units import format_bytes, format_count
+
+_SHOWN = 50
 
 
 def retain(
@@ -36,8 +40,7 @@ def retain(
         fail(str(error))
     console = wide_console()
     console.print(f"{how_many(doomed)} {'would be' if dry_run else 'were'} deleted.")
-    if doomed:
-        console.print(run_table(doomed))
+    _print_rows(console, doomed)
 
 
 def purge(
@@ -72,14 +75,20 @@ def purge(
     console = wide_console()
     shown = doomed if dry_run else [row for row in doomed if row.id in gone]
     console.print(f"{how_many(shown)} {'would be' if dry_run else 'were'} removed for good.")
-    if shown:
-        console.print(run_table(shown))
+    _print_rows(console, shown)
     if elsewhere:
         console.print(f"{format_count(elsewhere)} more were deleted in other data folders of this store; purge them there.")
     for problem in problems:
         typer.echo(problem, err=True)
     if not dry_run and len(shown) < len(doomed):
         raise typer.Exit(PARTIAL)
+
+
+def _print_rows(console: Console, rows: list[RunRow]) -> None:
+    if rows:
+        console.print(run_table(rows[:_SHOWN]))
+    if len(rows) > _SHOWN:
+        console.print(f"The newest {_SHOWN} of them.")
 
 
 def usage(home: Home = None) -> None:

@@ -138,6 +138,13 @@ def test_retention_deletes_nothing_unasked_and_what_it_says(tmp_path: Path) -> N
     assert listed(tmp_path) == [runs[4], runs[3], runs[0]]
 
 
+def test_a_long_list_of_what_goes_is_cut(tmp_path: Path) -> None:
+    for number in range(53):
+        store_run(tmp_path, number, kind="plan")
+    lines = invoke(tmp_path, "retain", "--keep-last", "1", "--dry-run").output.splitlines()
+    assert (lines[0].partition(" (")[0], len(lines), lines[-1]) == ("52 runs", 53, "The newest 50 of them.")
+
+
 def test_purge_removes_what_was_deleted_and_only_when_told(tmp_path: Path) -> None:
     kept, gone = store_run(tmp_path, 1), store_run(tmp_path, 2, measured=points())
     assert invoke(tmp_path, "purge").output == "0 runs (0 B) were removed for good.\n"
