@@ -117,6 +117,9 @@ def test_a_finished_campaign_shows_matrix_latency_frontier_and_flags(home: Path,
     assert '"title":{"text":"canary per step"}' in app.get("plotly_chart")[2].proto.spec.replace(": ", ":")
     app.segmented_control(key="frontier_price").set_value("cost in entries").run()
     assert '"title":{"text":"entries checked per step"}' in app.get("plotly_chart")[2].proto.spec.replace(": ", ":")
+    app.segmented_control(key="latency_unit").set_value("latency in tokens").run()
+    assert '"title":{"text":"tokens computed from the fault on"}' in app.get("plotly_chart")[1].proto.spec.replace(": ", ":")
+    assert "Tokens computed from the fault to the report" in text_of(app)
     app.selectbox(key=f"answer.{RUN}").set_value("chain only").run()
     assert app.code[0].value == "--kv-canary log"
     assert not app.get("button[continue_campaign]")
