@@ -26,6 +26,8 @@ _AFTERTHOUGHTS = re.compile(
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 # What spreadsheets start a formula with, in their half-width and full-width forms.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Behind what another country's spreadsheet, or a careless import, takes for the end of a cell.
+_FORMULA_INSIDE = re.compile(r"([;,|\t\n])(?=[\s\"']*[=+\-@＝＋－＠])")
 
 
 def visible(text: str, *, keep: str = "\n\t") -> str:
@@ -57,8 +59,9 @@ def chart_text(text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """For a cell of a CSV file: a leading quote keeps a spreadsheet from taking text for a formula."""
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    """For a cell of a CSV file: a quote keeps a spreadsheet from taking text for a formula, at its start and behind any separator."""
+    plain = _FORMULA_INSIDE.sub(r"\1'", visible(text))
+    return f"'{plain}" if plain.startswith(_FORMULA_STARTS) else plain
 
 
 def terminal_text(text: str) -> str:

@@ -80,16 +80,24 @@ def test_a_terminal_gets_no_control_sequence_and_no_markup(text: str) -> None:
 def test_no_cell_starts_a_formula(text: str) -> None:
     cell = csv_text(text)
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"))
-    assert cell.removeprefix("'") == text.removeprefix("'")
+    for part in re.split(r"[;,|\t\n]", cell):
+        assert not part.strip(' "\t\n\u00a0\u202f').startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
+    assert cell == visible(cell)
+    assert cell.replace("'", "") == visible(text).replace("'", "")
     target = io.StringIO()
     csv.writer(target).writerow([cell, "next"])
-    if "\x00" not in text:
-        assert next(csv.reader(io.StringIO(target.getvalue(), newline=""))) == [cell, "next"]
+    assert next(csv.reader(io.StringIO(target.getvalue(), newline=""))) == [cell, "next"]
 
 
 def test_numbers_of_a_table_stay_numbers() -> None:
     assert csv_text("12.5") == "12.5"
     assert csv_text("-1") == "'-1"
+    assert csv_text("verify_token+verify_position, rank TP0-1; a=b") == "verify_token+verify_position, rank TP0-1; a=b"
+
+
+@pytest.mark.parametrize("text", ["a;=1+1", 'a,"=1+1', "a\t@SUM(A1)", "a| -1", "a\n+1", "a;＝1"])
+def test_no_separator_of_another_country_starts_a_formula(text: str) -> None:
+    assert csv_text(text) == f"{text[:2]}'{text[2:]}"
 
 
 def test_a_chart_fills_in_nothing() -> None:

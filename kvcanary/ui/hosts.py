@@ -1,14 +1,15 @@
 """What keeps pages of others away from this dashboard, which a browser on the same machine reaches for them.
 
 A page anywhere can let its own name lead to 127.0.0.1, and a browser then takes this dashboard for a part of that page. The name is still in
-the request, so a server without a login answers only to names of this machine and to those that its operator gave. Nor may another page
-show the dashboard inside itself, where a click could be lured to any button.
+the request, so a server without a login answers only to names of this machine and to those that its operator gave: the host of KVCANARY_URL,
+or Streamlit's server.allowedHosts. Nor may another page show the dashboard inside itself, where a click could be lured to any button.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 import streamlit as st
@@ -45,8 +46,8 @@ def answers_to(host: str, address: str | None, environment: Mapping[str, str]) -
     """
     if access.login() is not None or not access.is_loopback(address) or not host:
         return True
-    given = {_name(environment.get(_URL, "")), (st.get_option("browser.serverAddress") or "").lower()}
-    return access.is_loopback(host) or host.endswith(".localhost") or host in given
+    given = (_name(environment.get(_URL, "")), st.get_option("browser.serverAddress") or "", *st.get_option("server.allowedHosts"))
+    return access.is_loopback(host) or host.endswith(".localhost") or any(fnmatchcase(host, pattern.lower()) for pattern in given)
 
 
 def _unframed(message: Message) -> Message:

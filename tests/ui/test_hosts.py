@@ -12,12 +12,14 @@ from starlette.types import Message
 
 from kvcanary.ui import access, hosts
 
+OPTIONS: dict[str, Any] = {"server.address": "127.0.0.1", "browser.serverAddress": "localhost", "server.allowedHosts": []}
+
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KVCANARY_URL", raising=False)
     monkeypatch.setattr(access, "login", lambda: None)
-    monkeypatch.setattr(st, "get_option", {"server.address": "127.0.0.1", "browser.serverAddress": "localhost"}.__getitem__)
+    monkeypatch.setattr(st, "get_option", OPTIONS.__getitem__)
 
 
 def ask(host: bytes | None, kind: str = "http") -> list[Message]:
@@ -63,6 +65,8 @@ def test_a_name_that_the_operator_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVCANARY_URL", "https://Dash.example.org:8443/kv")
     assert ask(b"dash.example.org")[0]["status"] == 200
     assert ask(b"example.org")[0]["status"] == 421
+    monkeypatch.setitem(OPTIONS, "server.allowedHosts", ["other.example", "*.Example.net"])
+    assert [ask(host)[0]["status"] for host in (b"other.example", b"a.example.net", b"example.net")] == [200, 200, 421]
 
 
 def test_where_others_reach_the_server_or_a_login_asks_any_name_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
