@@ -247,8 +247,12 @@ def _bytes(marks: Marks) -> Suspicion | None:
         evidence.append("Only the sweep reports it: no running request used the slot.")
         if repeated:
             evidence.append("It comes again with each sweep and never from TAIL.")
+        # Bytes that changed while the last request was leaving are first seen here too.
         return Suspicion(
-            cause=Cause.CACHED_BYTES_CHANGED, confidence=Confidence.HIGH if repeated else Confidence.MEDIUM, evidence=tuple(evidence)
+            cause=Cause.CACHED_BYTES_CHANGED,
+            confidence=Confidence.MEDIUM,
+            evidence=tuple(evidence),
+            others=(Cause.KV_BYTES_CHANGED,),
         )
     evidence.append("TAIL reports it and HEAD cannot, since HEAD holds no hash of bytes.")
     early = marks.incident.first_step is not None and marks.incident.first_step <= 4
