@@ -68,7 +68,12 @@ class Sweep:
     @property
     def label(self) -> str:
         """The label of its runs in the store."""
-        return f"sweep:{self.name}"
+        return sweep_label(self.name)
+
+
+def sweep_label(name: str) -> str:
+    """The label of the runs of a sweep."""
+    return f"sweep:{name}"
 
 
 def read_sweep(text: str, *, elsewhere: bool = False) -> Sweep:

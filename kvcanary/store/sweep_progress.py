@@ -19,7 +19,7 @@ from pathlib import Path
 from kvcanary.errors import StoreError
 from kvcanary.lab import leases
 from kvcanary.lab.records import RunState, Verdict
-from kvcanary.lab.sweep import Sweep
+from kvcanary.lab.sweep import Sweep, sweep_label
 
 SWEEPS_FOLDER = "sweeps"
 # A sweep that is over stays in sight for so long.
@@ -48,6 +48,11 @@ class SweepProgress:
     ended_s: float | None = None
     alive: bool = False
     stopping: bool = False
+
+    @property
+    def label(self) -> str:
+        """The label of its runs in the store."""
+        return sweep_label(self.name)
 
     @property
     def left(self) -> int:

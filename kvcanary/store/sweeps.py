@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from kvcanary.errors import JobError, KvCanaryError
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, RunRecord, RunState, Verdict
-from kvcanary.lab.sweep import Sweep, SweepPoint, spec_from
+from kvcanary.lab.sweep import Sweep, SweepPoint, spec_from, sweep_label
 from kvcanary.store.database import Store
 from kvcanary.store.sweep_progress import reporting
 
@@ -110,7 +110,7 @@ def run_point(
 
     A run of the point that another process has begun under the same data folder is waited for: its worker outlives who started it.
     """
-    label, mark = f"sweep:{sweep_name}", f"{sweep_name}/{key}"
+    label, mark = sweep_label(sweep_name), f"{sweep_name}/{key}"
     store = place.open()
     try:
         manager = JobManager(Path(place.home))

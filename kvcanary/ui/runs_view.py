@@ -23,6 +23,8 @@ from kvcanary.units import format_bytes, format_count
 PAGE_ROWS = 100
 _Choice = Literal["kind", "verdict", "machine", "model", "label"]
 _CHOICES: Mapping[_Choice, str] = {"kind": "Kind", "verdict": "Verdict", "machine": "Machine", "model": "Model", "label": "Label"}
+# Where the choice of a label lies, for who narrows the list from outside.
+LABEL_KEY = "runs.label"
 _PAGES = {"benchmark": "pages/benchmark.py", "campaign": "pages/fault_lab.py"}
 _UNDO, _PROBLEM = "runs_deleted", "runs_problem"
 _CONFIG = {"displayModeBar": False}

@@ -8,7 +8,7 @@ from kvcanary.errors import JobError, StoreError
 from kvcanary.escape import markdown_text
 from kvcanary.store import sweep_progress
 from kvcanary.store.sweep_progress import SweepProgress
-from kvcanary.ui import access, services, style
+from kvcanary.ui import access, runs_view, services, style
 
 _POLL_S = 1.0
 
@@ -41,10 +41,21 @@ def _draw(found: list[SweepProgress]) -> None:
             if sweep.alive:
                 ended = sweep.points - sweep.left
                 st.progress(ended / max(1, sweep.points), text=markdown_text(sweep.sentence))
+                _runs_button(sweep)
                 _stop_button(sweep)
             else:
                 style.line(sweep.sentence, "error" if sweep.ended_s is None or sweep.failed_verdicts else "note")
+                _runs_button(sweep)
                 st.button("Put away", key=f"sweep.away.{sweep.id}", on_click=_put_away, args=(sweep.id,), type="tertiary")
+
+
+def _runs_button(sweep: SweepProgress) -> None:
+    help_text = "Narrow the list to the runs of this sweep."
+    st.button("Its runs", key=f"sweep.runs.{sweep.id}", on_click=_narrow, args=(sweep.label,), type="tertiary", help=help_text)
+
+
+def _narrow(label: str) -> None:
+    st.session_state[runs_view.LABEL_KEY] = label
 
 
 def _stop_button(sweep: SweepProgress) -> None:

@@ -43,11 +43,11 @@ def campaign(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.03, 0.2, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("rate", [0.03, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("seeds", [3, 20])
 def test_two_campaigns_of_the_same_show_a_difference_in_less_than_5_percent_of_all_comparisons(rate: float, seeds: int) -> None:
     """Four rates and two costs at once, and not one of them may be called a difference."""
-    trials, alarms = 150, 0
+    trials, alarms = 100, 0
     for trial in range(trials):
         sides = [campaign(rate, seed=2 * trial + side, seeds=seeds, configs=("a", "b"), kinds=("bytes", "cells")) for side in (0, 1)]
         found = compare_campaigns(*sides)
