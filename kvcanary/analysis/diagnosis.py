@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kvcanary.analysis.canary_log import CanaryLog, StreamReport
@@ -14,6 +14,9 @@ from kvcanary.analysis.marks import Confidence, Context, Marks, Suspicion
 from kvcanary.analysis.suspicion import suspect
 from kvcanary.analysis.violations import NO_RANK
 from kvcanary.units import format_count
+
+# So many slots are named in the sentence; more are counted.
+_NAMED_SLOTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +200,23 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
         cause = f" Likeliest cause: {causes[0].text.title} ({causes[0].confidence.name.lower()} confidence)." if incidents else ""
         least = "at least " if listed > MAX_ROWS else ""
         count = f"{format_count(listed)} violation{'s' if listed != 1 else ''} listed{more}"
-        echoed = f" and {format_count(len(echoes))} that only echo{'es' if len(echoes) == 1 else ''} it" if echoes else ""
-        return f"{count} for {least}{format_count(len(slots))} slot{'s' if len(slots) != 1 else ''}{echoed}{where}.{cause}"
+        verb, them = "echoes" if len(echoes) == 1 else "echo", "it" if len(slots) == 1 else "them"
+        echoed = f" ({_slots(echoes)} only {verb} {them})" if echoes else ""
+        return f"{count} for {least}{_slots(slots)}{echoed}{where}.{cause}"
     done = f"{format_count(coverage.protected_tokens)} slot checks and writes" if coverage.protected_tokens else "checks"
     if coverage.verdict == "partial":
         return f"No violation in {done}, but not everything was looked at: {coverage.reasons[0]}."
     return f"No violation in {done} and {format_count(coverage.sweep_passes)} sweeps."
+
+
+def _slots(found: Collection[tuple[object, int]]) -> str:
+    """'slot 61 390', 'slots 128 and 256', '37 slots, first at 61 390'."""
+    numbers = [format_count(slot) for slot in sorted(slot for _, slot in found)]
+    if len(numbers) == 1:
+        return f"slot {numbers[0]}"
+    if 1 < len(numbers) <= _NAMED_SLOTS:
+        return f"slots {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return f"{format_count(len(numbers))} slots" + (f", first at {numbers[0]}" if numbers else "")
 
 
 def _notes(log: CanaryLog, incidents: list[Incident]) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ def held_by(point: Point, op: Op, limits: Mapping[str, float]) -> Held | None:
     """
     timing: Timing | None = getattr(point, op)
     bound: Timing | None = getattr(point, f"{op}_bound")
-    if timing is None or bound is None or not limits:
+    # A run of an earlier version has one launch limit for both operations.
+    if timing is None or bound is None or f"{op}_launch_s" not in limits:
         return None
     words = (timing.bytes_moved / timing.items - dict(_OPS)[op]) / 8
     alone: dict[Limit, float] = {"memory": bound.p50_s, "launch": limits[f"{op}_launch_s"]}

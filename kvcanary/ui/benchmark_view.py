@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
@@ -61,10 +62,13 @@ def controls(current: state.Current) -> None:
         style.verdict(f"Cannot run: {problem}", "error")
         st.page_link("pages/plan.py", label="Correct the settings on Plan", icon=":material/tune:")
     else:
-        style.caption(f"{sentence} Backend: {services.auto_choice(device) if backend == 'auto' else backend}.")
+        sentence += "" if backend == "auto" else f" Backend: {backend}."
     queued = len(services.jobs().active())
     label = "Run" if not queued else f"Queue behind {queued}"
-    st.button(label, key="run", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:")
+    with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
+        st.button(label, key="run", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:")
+        if sentence:
+            style.caption(sentence)
     if failure := st.session_state.pop("start_problem", ""):
         style.line(failure, "error")
 
@@ -135,16 +139,29 @@ def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]
     found = variants(frame)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = _pick_variant(record, found)
-        others = [other.id for other in records if other.id != record.id and not other.state.active]
-        earlier = st.selectbox(
-            "Compare with", others, index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300, disabled=not others
-        )
+        earlier = _pick_earlier(record, records)
     rows = decode_variant(frame, *chosen)
     before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
     text = throughput.summary(rows, record.spec.get("step_time_s"))
-    figure = throughput.by_batch(rows, state.theme(), before, earlier or "")
-    st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
     style.caption(text)
+    figure = throughput.by_batch(rows, state.theme(), before, "the earlier run" if earlier else "")
+    st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
+
+
+def _pick_earlier(record: RunRecord, records: list[RunRecord]) -> str | None:
+    """A run to lay beneath this one; nothing to pick where there is none."""
+    others = {other.id: other for other in records if other.id != record.id and not other.state.active}
+    if not others:
+        return None
+    return st.selectbox(
+        "Compare with", list(others), index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300,
+        format_func=lambda run_id: _run_label(others[run_id]),
+    )  # fmt: skip
+
+
+def _run_label(record: RunRecord) -> str:
+    made = datetime.fromtimestamp(record.created_s, UTC)
+    return f"{made:%Y-%m-%d %H:%M}, {record.spec.get('preset', '')}, {record.id.rpartition('-')[2]}"
 
 
 def _points_table(record: RunRecord, points: list[Point]) -> None:

@@ -79,9 +79,9 @@ def _card(found: Loaded, slot: int, row: int, count: int, record: Violation) -> 
     )
     blocks.table(("field", "stored", "expected", "bits that differ"), _fields(record))
     _chain(found, slot, record)
-    near = set(found.inspected.cross.slots[np.abs(found.inspected.cross.slots - slot) <= _NEAR].tolist())
-    around = "  ".join(f"{other}:{'X' if other in near else '·'}" for other in range(max(0, slot - _NEAR), slot + _NEAR + 1))
-    style.caption(f"Neighbours in the pool: {around} (X: reported too)")
+    slots = found.inspected.cross.slots
+    near = sorted(set(slots[np.abs(slots - slot) <= _NEAR].tolist()) - {slot})
+    style.caption(f"Neighbours in the pool that are reported too: {', '.join(format_count(other) for other in near) or 'none'}.")
 
 
 def _chain(found: Loaded, slot: int, record: Violation) -> None:
@@ -90,13 +90,13 @@ def _chain(found: Loaded, slot: int, record: Violation) -> None:
     before, expected, after = links.before.get(key), links.expected.get(key), links.after.get(key, ())
     words: list[tuple[str, tuple[int, ...], str]] = []
     if expected is not None:
-        words.append(("expected before it", (expected,), "The hash expected here follows from the record of that slot."))
+        words.append(("should follow slot", (expected,), "The hash expected here follows from the record of that slot."))
     if before is not None and before != expected:
         words.append(
-            ("stored hash follows", (before,), "The hash stored here follows from the record of that slot: it was written behind it.")
+            ("stored hash follows slot", (before,), "The hash stored here follows from the record of that slot: it was written behind it.")
         )
     if after:
-        words.append(("expected behind it", after[:3], "The hash expected there follows from the record of this slot."))
+        words.append(("followed by slot", after[:3], "The hash expected there follows from the record of this slot."))
     if not words:
         style.caption("Neighbours in the chain: none of them is reported, and SGLang does not print who they are.")
         return
@@ -104,7 +104,7 @@ def _chain(found: Loaded, slot: int, record: Violation) -> None:
         for title, others, help_text in words:
             for other in others:
                 st.button(
-                    f"{title}: {format_count(other)}", key=f"inspect_go.{title}.{other}", on_click=address.choose_slot, args=(other,),
+                    f"{title} {format_count(other)}", key=f"inspect_go.{title}.{other}", on_click=address.choose_slot, args=(other,),
                     help=help_text,
                 )  # fmt: skip
 

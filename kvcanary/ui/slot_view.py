@@ -13,6 +13,7 @@ from kvcanary.charts import slots as charts
 from kvcanary.charts.theme import STATUS_LOOKS
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
+from kvcanary.layout import SlotStatus
 from kvcanary.store.runs import SlotArrays
 from kvcanary.ui import state, style
 from kvcanary.units import format_count, parse_integer
@@ -20,6 +21,8 @@ from kvcanary.units import format_count, parse_integer
 TABLE_LIMIT = 1000
 _SLOT, _TYPED = "slot", "slot_number"
 _CONFIG = {"displayModeBar": False}
+# What is worth saying about a neighbour; the window beside the card shows the rest.
+_TELLING = (SlotStatus.INJECTED, SlotStatus.CORRUPTED)
 
 
 def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], page_size: int) -> None:
@@ -125,7 +128,7 @@ def _card(card: SlotCard) -> None:
         f'<p class="kvc-why">{html_text("Reported as: " + " + ".join(card.reasons)) if card.reasons else "Not reported."}</p>'
     )
     rows = "".join(
-        f"<tr><td>{row.name}</td><td>{_value(row.stored)}</td><td>{_value(row.expected)}</td>"
+        f"<tr><th>{row.name}</th><td>{_value(row.stored)}</td><td>{_value(row.expected)}</td>"
         f"<td>{f'<mark>{diff_bits(row.differing)}</mark>' if row.differing else 'same' if row.expected is not None else '?'}</td></tr>"
         for row in card.fields
     )
@@ -139,8 +142,10 @@ def _card(card: SlotCard) -> None:
             if slot is not None:
                 text = f"{label} {format_count(slot)}" if slot >= 0 else f"no {label}"
                 st.button(text, key=f"go.{label}", on_click=_choose, args=(slot,), disabled=slot < 0, help="Next in the same chain.")
-    around = "  ".join(f"{slot}:{STATUS_LOOKS[status].letter}" for slot, status in card.neighbours)
-    style.caption(f"Neighbours in the pool: {around}")
+    around = ", ".join(
+        f"{format_count(slot)} {STATUS_LOOKS[status].label}" for slot, status in card.neighbours if slot != card.slot and status in _TELLING
+    )
+    style.caption(f"Neighbours in the pool: {around or 'none of them reported or damaged'}.")
 
 
 def _value(value: int | None) -> str:

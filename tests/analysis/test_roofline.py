@@ -53,6 +53,7 @@ def test_a_tiny_launch_is_held_by_its_start() -> None:
 def test_nothing_is_said_of_what_was_not_measured() -> None:
     point = sweep(8, 8, stamp_s=2e-5, verify_s=2e-5, memory_s=1e-7)
     assert held_by(point, "verify", {}) is None
+    assert held_by(point, "verify", {"launch_s": 1e-5, "chain_step_s": 1e-8}) is None, "limits of an earlier version"
     assert held_by(replace(point, verify=None), "verify", LIMITS) is None
     assert held_by(replace(point, stamp_bound=None), "stamp", LIMITS) is None
     empty = roofline_frame([replace(point, stamp=None, verify=None)], LIMITS)

@@ -46,9 +46,9 @@ def benchmark_that_cannot_run(page: Page, server: str) -> None:
 
 def benchmark_with_a_result(page: Page, server: str) -> None:
     page.goto(f"{server}/benchmark?{SMALL}")
-    if page.get_by_text("Pass: the gate held").count() == 0:
+    if page.get_by_text("the gate held (6 checks)").count() == 0:
         page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_text("Pass: the gate held")).to_be_visible(timeout=120_000)
+    expect(page.get_by_text("the gate held (6 checks)")).to_be_visible(timeout=120_000)
     mark = page.locator("[class*=st-key-overview] .js-plotly-plot .scatterlayer .trace .point").first
     mark.click(force=True)
     expect(page.get_by_test_id("slot-card")).to_be_visible()

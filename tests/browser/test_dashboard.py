@@ -45,7 +45,7 @@ def test_a_quick_run_from_button_to_slot_card(page: Page, server: str, tmp_path:
     page.goto(f"{server}/?{SMALL}")
     page.get_by_role("link", name="Benchmark").click()
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_text("Pass: the gate held")).to_be_visible(timeout=90_000)
+    expect(page.get_by_text("the gate held (6 checks)")).to_be_visible(timeout=90_000)
     chart = page.locator("[class*=st-key-throughput] .js-plotly-plot .scatterlayer .trace")
     expect(chart.first).to_be_visible()
     expect(page.locator("[class*=st-key-overview] .js-plotly-plot .heatmaplayer image").first).to_be_visible()
@@ -65,7 +65,7 @@ def test_a_quick_run_from_button_to_slot_card(page: Page, server: str, tmp_path:
     box.fill(str(bad))
     expect(page.get_by_test_id("slot-card")).to_contain_text(re.compile(f"Slot {bad:,}".replace(",", ".")))
     page.reload()
-    expect(page.get_by_text("Pass: the gate held")).to_be_visible()
+    expect(page.get_by_text("the gate held (6 checks)")).to_be_visible()
     expect(page.get_by_text("bits that differ")).to_be_visible()
 
 

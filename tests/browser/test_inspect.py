@@ -20,7 +20,7 @@ def test_from_upload_to_map_to_slot_card_to_download(page: Page, server: str, tm
     page.goto(f"{server}/inspect_log")
     expect(page.get_by_text("No log has been read yet")).to_be_visible()
     page.locator("input[type=file]").set_input_files(log)
-    expect(page.get_by_text("Fail. 24 violations listed for 1 slot and 1 that only echoes it")).to_be_visible()
+    expect(page.get_by_text("Fail. 24 violations listed for slot 9\u202f218 (slot 4\u202f105 only echoes it) on TP0, TP1")).to_be_visible()
     expect(page.get_by_text("Wrong mapping or slot reuse").first).to_be_visible()
     expect(page.get_by_test_id("inspect-card")).to_contain_text("Slot 9 218")
     mark = page.locator("[class*=st-key-inspect_map] .js-plotly-plot .scatterlayer .trace .point").first

@@ -58,7 +58,7 @@ def test_the_empty_page_teaches_and_the_example_is_diagnosed() -> None:
     app.button(key="inspect_example").click().run()
     assert not app.exception
     text = html(app)
-    assert "Fail. 24 violations listed for 1 slot and 1 that only echoes it" in text
+    assert "Fail. 24 violations listed for slot 9\u202f218 (slot 4\u202f105 only echoes it) on TP0, TP1" in text
     assert "Wrong mapping or slot reuse" in text
     assert "A cause in incident 1: no other slot explains it; echoed by slot 4105." in text
 
@@ -172,7 +172,7 @@ def test_following_shows_what_is_appended_until_it_is_stopped(tmp_path: Path, mo
     app.button(key="inspect_unfollow").click().run()
     assert "Following" not in html(app)
     assert not app.exception
-    assert "2 violations listed (1 counted) for 2 slots" in html(app)
+    assert "2 violations listed (1 counted) for slots 5 and 6" in html(app)
 
 
 def test_the_card_counts_bits_and_shows_the_raw_line() -> None:
