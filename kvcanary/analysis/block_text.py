@@ -18,9 +18,11 @@ _MAX_DIGITS = 18
 _NEWLINE, _RETURN, _MINUS, _SPACE = 10, 13, 45, 32
 # Reads behind the end of a block meet zeros, which no check accepts.
 _PADDING = bytes(1024)
-# So many bytes are fetched from each place at once: one gather costs much the same for 8 bytes as for 32.
-_CHUNK, _EIGHTS = 32, 4
-_MASKS = np.frombuffer(b"".join((b"\xff" * count).ljust(_CHUNK, b"\0") for count in range(_CHUNK + 1)), dtype="<u8").reshape(-1, _EIGHTS)
+# Texts are compared up to this length.
+_MAX_TEXT = 192
+_MASKS = np.frombuffer(b"".join((b"\xff" * count).ljust(_MAX_TEXT, b"\0") for count in range(_MAX_TEXT + 1)), dtype="<u8").reshape(
+    -1, _MAX_TEXT // 8
+)
 _KEY, _SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
@@ -70,26 +72,28 @@ class BlockText:
         rows = np.ndarray((len(self.data) - width + 1,), dtype=f"V{width}", buffer=self.data, strides=(1,))
         return rows[at].view(np.uint8).reshape(-1, width)
 
-    def _chunks(self, at: Int64) -> UInt64:
-        return self.bytes_at(at, _CHUNK).view("<u8")
+    def _eights_at(self, at: Int64, length: int) -> UInt64:
+        """uint64 [n, length / 8 rounded up]: one gather costs much the same for 8 bytes as for 64."""
+        return self.bytes_at(at, max(1, -(-length // 8)) * 8).view("<u8")
 
     def says(self, at: Int64, word: bytes) -> Bools:
         """Whether the word stands at each place."""
+        found = self._eights_at(at, len(word))
+        wanted = np.frombuffer(word.ljust(found.shape[1] * 8, b"\0"), dtype="<u8")
         wrong = np.zeros(len(at), dtype=np.uint64)
-        for start in range(0, len(word), _CHUNK):
-            part = word[start : start + _CHUNK]
-            chunks, wanted = self._chunks(at + start), np.frombuffer(part.ljust(_CHUNK, b"\0"), dtype="<u8")
-            for place in range((len(part) + 7) // 8):
-                wrong |= (chunks[:, place] ^ wanted[place]) & _MASKS[len(part), place]
+        for place in range(found.shape[1]):
+            wrong |= (found[:, place] ^ wanted[place]) & _MASKS[len(word), place]
         good: Bools = wrong == 0
         return good
 
     def same(self, one: Int64, other: Int64, lengths: Int64) -> Bools:
         """Whether two stretches of equal length are equal."""
-        good = np.ones(len(one), dtype=bool)
-        for start in range(0, int(lengths.max(initial=0)), _CHUNK):
-            masks = _MASKS[np.clip(lengths - start, 0, _CHUNK)]
-            good &= (((self._chunks(one + start) ^ self._chunks(other + start)) & masks) == 0).all(axis=1)
+        length = int(lengths.max(initial=1))
+        differ = self._eights_at(one, length) ^ self._eights_at(other, length)
+        wrong = np.zeros(len(one), dtype=np.uint64)
+        for place in range(differ.shape[1]):
+            wrong |= differ[:, place] & _MASKS[lengths, place]
+        good: Bools = wrong == 0
         return good
 
     def next_space(self, at: Int64, limit: int) -> Int64:
@@ -126,13 +130,13 @@ class BlockText:
         return values, good
 
     def words(self, starts: Int64, lengths: Int64, form: re.Pattern[bytes]) -> tuple[Words, Bools]:
-        """Texts as codes, and which of them have the form."""
-        keys, parts = lengths.astype(np.uint64), []
-        for start in range(0, int(lengths.max(initial=0)), _CHUNK):
-            parts.append(self._chunks(starts + start) & _MASKS[np.clip(lengths - start, 0, _CHUNK)])
-            for place in range(_EIGHTS):
-                keys = (keys ^ parts[-1][:, place]) * _KEY
-                keys ^= keys >> _SPREAD
+        """Texts of up to 192 bytes as codes, and which of them have the form."""
+        keys = lengths.astype(np.uint64)
+        found = self._eights_at(starts, int(lengths.max(initial=1)))
+        found &= _MASKS[lengths, : found.shape[1]]
+        for place in range(found.shape[1]):
+            keys = (keys ^ found[:, place]) * _KEY
+            keys ^= keys >> _SPREAD
         # Neighbours are often alike, and a few are sorted sooner than many.
         heads = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, dtype=np.int64)
         _, firsts, codes = np.unique(keys[heads], return_index=True, return_inverse=True)
@@ -142,9 +146,7 @@ class BlockText:
         fits = np.array([form.fullmatch(text) is not None for text in texts], dtype=bool)
         # Two texts may share a key; the first of them is what the code stands for.
         model = firsts[codes]
-        good = fits[codes] & (lengths == lengths[model])
-        for part in parts:
-            good &= (part == part[model]).all(axis=1)
+        good = fits[codes] & (lengths == lengths[model]) & (found == found[model]).all(axis=1)
         return Words(codes=codes.astype(np.int64), texts=texts), good
 
 

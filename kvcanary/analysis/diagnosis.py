@@ -53,8 +53,8 @@ class Diagnosis:
 def diagnose(log: CanaryLog) -> Diagnosis:
     """Everything that the log supports, and nothing more; the same log gives the same answer."""
     coverage = coverage_of(log)
-    incidents = find_incidents(log.violations)
-    violations = [log.violations[row] for row in range(min(len(log.violations), MAX_ROWS))]
+    violations = log.violations.first(MAX_ROWS)
+    incidents = find_incidents(violations)
     contexts = _contexts(log)
     suspicions = {
         incident.number: suspect(Marks(incident, violations, contexts.get(incident.replica[:2], Context()))) for incident in incidents

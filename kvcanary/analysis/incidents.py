@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kvcanary import layout
-from kvcanary.analysis.violations import Stream, Violation, ViolationTable
+from kvcanary.analysis.violations import Stream, Violation
 from kvcanary.layout import FailReason, mix3
 
 CHAIN, POSITION = FailReason.VERIFY_CHAIN_HASH.value, FailReason.VERIFY_POSITION.value
@@ -169,9 +169,8 @@ def replica_of(stream: Stream) -> Replica:
     return Replica(stream.server, stream.source, " ".join(word for word in stream.rank.split() if word.startswith("DP")))
 
 
-def find_incidents(table: ViolationTable) -> list[Incident]:
-    """Incidents in order of their first row, from the first MAX_ROWS rows; rows without a slot are left out."""
-    violations = [table[row] for row in range(min(len(table), MAX_ROWS))]
+def find_incidents(violations: Sequence[Violation]) -> list[Incident]:
+    """Incidents in order of their first row; rows without a slot are left out. Give it MAX_ROWS rows at most: it takes time."""
     rows = [row for row, violation in enumerate(violations) if violation.slot_idx is not None]
     findings = _findings(violations, rows)
     groups = _cluster(findings, violations)

@@ -42,8 +42,7 @@ class Inspected:
     @cached_property
     def links(self) -> ChainLinks:
         """Which reported record follows which."""
-        violations = self.log.violations
-        return chain_links([violations[row] for row in range(min(self.cross.count, MAX_ROWS))])
+        return chain_links(self.log.violations.first(min(self.cross.count, MAX_ROWS)))
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:

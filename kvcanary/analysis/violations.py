@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,7 @@ class Violation:
     @property
     def bits(self) -> int:
         """Reason bits (layout.FailReason)."""
-        return sum({REASON_BITS.get(reason, 0) for reason in self.reasons})
+        return _bits(self.reasons)
 
     @property
     def expected_position(self) -> int | None:
@@ -207,29 +208,33 @@ class ViolationTable:
     def __getitem__(self, row: int) -> Violation:
         if not -len(self) <= row < len(self):
             raise IndexError(row)
-        row %= len(self)
-        known = self._fields_read[row]
-        raw = self._texts("reason")[self._codes["reason"][row]]
+        return self._violation(row % len(self), list(self._streams), self._texts("tag"), self._texts("reason"))
+
+    def first(self, count: int) -> list[Violation]:
+        """The first rows, at most so many."""
+        return list(itertools.islice(self, count))
+
+    def _violation(self, row: int, streams: list[Stream], tags: list[str], reasons: list[str]) -> Violation:
+        known = self._fields_read[row] - 2
         overflow = self._overflow[row]
-
-        def number(name: str) -> int | None:
-            column = self._ints[name] if name in self._ints else self._hashes[name]
-            return column[row] if RECORD_FIELDS.index(name) < known else None
-
+        raw = reasons[self._codes["reason"][row]]
+        slot, position, token, expected, stored, aux = (
+            column[row] if number < known else None for number, column in enumerate(self._numbers)
+        )
         return Violation(
             file=self._files[self._codes["file"][row]],
             line=self._ints["line"][row],
-            stream=list(self._streams)[self._codes["stream"][row]],
+            stream=streams[self._codes["stream"][row]],
             time=to_datetime(self._times[row]),
-            launch_tag=self._texts("tag")[self._codes["tag"][row]],
+            launch_tag=tags[self._codes["tag"][row]],
             reasons=normal_reasons(raw),
             reasons_raw=tuple(part for part in raw.split("+") if part != "none"),
-            slot_idx=number("slot_idx"),
-            position=number("position"),
-            stored_token=number("stored_token"),
-            expected_token=number("expected_token"),
-            stored_chain_hash=number("stored_chain_hash"),
-            expected_aux=number("expected_aux"),
+            slot_idx=slot,
+            position=position,
+            stored_token=token,
+            expected_token=expected,
+            stored_chain_hash=stored,
+            expected_aux=aux,
             step=_known(self._ints["step"][row]),
             total=_known(self._ints["total"][row]),
             ring_overflow=None if overflow == _UNKNOWN else bool(overflow),
@@ -238,7 +243,8 @@ class ViolationTable:
         )
 
     def __iter__(self) -> Iterator[Violation]:
-        return (self[row] for row in range(len(self)))
+        streams, tags, reasons = list(self._streams), self._texts("tag"), self._texts("reason")
+        return (self._violation(row, streams, tags, reasons) for row in range(len(self)))
 
     def _texts(self, name: str) -> list[str]:
         return list(self._tags if name == "tag" else self._reasons)
@@ -317,6 +323,12 @@ def normal_reasons(printed: str) -> tuple[str, ...]:
     return (*layout.reason_labels(bits), *(part for part in parts if part and part not in REASON_BITS))
 
 
+@lru_cache(maxsize=4096)
+def _bits(reasons: tuple[str, ...]) -> int:
+    return sum({REASON_BITS.get(reason, 0) for reason in reasons})
+
+
+@lru_cache(maxsize=256)
 def to_datetime(seconds: float) -> datetime | None:
     """Server-local time without zone, None for a time that is not known."""
     return None if not math.isfinite(seconds) else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from kvcanary.analysis.crossfilter import FACETS, OTHER, TIME_BINS, Crossfilter, label_words
-from kvcanary.analysis.incidents import find_incidents
+from kvcanary.analysis.incidents import MAX_ROWS, find_incidents
 from kvcanary.analysis.log_stream import read_text
 from tests.analysis.rendering import Row, prefix
 
 
 def crossed(rows: list[tuple[Row, str, int]], *, page_size: int | None = None) -> Crossfilter:
     table = read_text("".join(f"{before}{row.message(step=step)}\n" for row, before, step in rows)).violations
-    return Crossfilter(table.frame(), find_incidents(table), page_size=page_size)
+    return Crossfilter(table.frame(), find_incidents(table.first(MAX_ROWS)), page_size=page_size)
 
 
 MIXED = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcanary.analysis.incidents import find_incidents, pattern_of, replica_of
+from kvcanary.analysis.incidents import MAX_ROWS, find_incidents, pattern_of, replica_of
 from kvcanary.analysis.log_stream import read_text
 from kvcanary.analysis.violations import Stream
 from tests.analysis.pools import Pool
@@ -17,7 +17,7 @@ from tests.analysis.rendering import Row, prefix
 
 def incidents(*reports: tuple[int, list[Row]], ranks: tuple[str, ...] = ("TP0",), time: str = "2027-02-03 04:05:06"):
     text = "".join(f"{prefix(rank, time)}{row.message(total=99, step=step)}\n" for rank in ranks for step, rows in reports for row in rows)
-    return find_incidents(read_text(text).violations)
+    return find_incidents(read_text(text).violations.first(MAX_ROWS))
 
 
 def replaced_cell() -> list[Row]:
