@@ -1,4 +1,7 @@
-"""Hypothesis profiles: short by default, long with --hypothesis-profile=long. Triton backends run only where they can."""
+"""Hypothesis profiles: short by default, long with --hypothesis-profile=long. Triton backends run only where they can.
+
+With -n 2 the browser tests keep one process to themselves, one after the other, and every other module stays whole in one process.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ settings.load_profile("default")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests run every backend on CPU tensors, which Triton takes only in its interpreter, in the process that test_triton.py starts."""
+    """Say what may run side by side, and skip what cannot run here.
+
+    Tests run every backend on CPU tensors, which Triton takes only in its interpreter, in the process that test_triton.py starts.
+    """
     for item in items:
+        group = "browser" if item.get_closest_marker("browser") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "triton" in callspec.params.values() and not INTERPRETED:
             item.add_marker(pytest.mark.skip(reason="triton takes CPU tensors only in its interpreter; see tests/kernels/test_triton.py"))
