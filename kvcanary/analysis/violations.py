@@ -239,7 +239,7 @@ class ViolationTable:
             total=_known(self._ints["total"][row]),
             ring_overflow=None if overflow == _UNKNOWN else bool(overflow),
             running_reqs=_known(self._codes["running_reqs"][row]),
-            truncated=known < len(RECORD_FIELDS),
+            truncated=known < len(self._numbers),
         )
 
     def __iter__(self) -> Iterator[Violation]:
