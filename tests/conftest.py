@@ -1,6 +1,6 @@
 """Hypothesis profiles: short by default, long with --hypothesis-profile=long. Triton backends run only where they can.
 
-With -n 2 the browser tests keep one process to themselves, one after the other, and every other module stays whole in one process.
+With -n 2 the browser tests, which take longest, start first and keep to one process; every other module stays whole in one process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Tests run every backend on CPU tensors, which Triton takes only in its interpreter, in the process that test_triton.py starts.
     """
+    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
     for item in items:
         group = "browser" if item.get_closest_marker("browser") else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
