@@ -75,8 +75,9 @@ def run_sweep(sweep: Sweep, place: Place, executor: Executor) -> Generator[Outco
 
     How far it is stands in the data folder while it runs, where `sweep_progress` reads it and can ask it to stop.
     """
-    with reporting(Path(place.home), sweep) as report:
-        for outcome in _outcomes(sweep, place, executor, report.stop):
+    # Closed before the report ends: points that run are waited for.
+    with reporting(Path(place.home), sweep) as report, contextlib.closing(_outcomes(sweep, place, executor, report.stop)) as outcomes:
+        for outcome in outcomes:
             report.add(outcome.state, outcome.verdict, found=outcome.found)
             yield outcome
 

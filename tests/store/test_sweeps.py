@@ -147,9 +147,18 @@ def test_closing_the_stream_begins_nothing_more(jobs: type[ScriptedJobs], tmp_pa
     monkeypatch.setattr(jobs, "start", slow)
     stream = run_sweep(SWEEP, Place(home=str(tmp_path)), LocalExecutor())
     next(stream)
-    threading.Timer(0.5, begun.set).start()
+    seen: list[bool] = []
+
+    def let_go() -> None:
+        seen.extend(sweep.alive for sweep in all_sweeps(tmp_path))
+        begun.set()
+
+    threading.Timer(0.5, let_go).start()
     stream.close()
     assert len(jobs.started) <= 2
+    # The point that ran was waited for, and the sweep said so.
+    assert seen == [True]
+    assert not all_sweeps(tmp_path)[0].alive
 
 
 def test_a_sweep_that_is_asked_to_stop_says_so_of_each_point(
@@ -176,6 +185,21 @@ def test_a_sweep_that_is_asked_to_stop_says_so_of_each_point(
     assert [(outcome.state, bool(outcome.run_id)) for outcome in outcomes] == [("stopped", True), ("stopped", False), ("stopped", False)]
     assert (len(asked), len(jobs.started)) == (1, 1)
     assert all_sweeps(tmp_path)[0].sentence == "Sweep seeds: 0 of 3 points done, 3 stopped."
+
+
+def test_a_task_that_ray_cancels_asks_its_run_to_stop(jobs: type[ScriptedJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run is another process, which would go on."""
+    stopped: list[str] = []
+
+    def cancelled(_self: ScriptedJobs, _run_id: str) -> SimpleNamespace:
+        raise KeyboardInterrupt
+
+    jobs.script = [RunState.RUNNING]
+    monkeypatch.setattr(jobs, "status", cancelled)
+    monkeypatch.setattr(jobs, "stop", lambda _self, run_id: stopped.append(run_id), raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        run_first(tmp_path)
+    assert stopped == [record.id for record in records(tmp_path)]
 
 
 def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -302,3 +326,24 @@ def test_points_on_an_accelerator_ask_for_one_gpu_and_run_on_the_one_that_they_g
         assert (point["device"], point["granted"]["GPU"]) == ("cuda:0", 1.0)
     # There is one, so that they take turns.
     assert first["ended"] <= second["begun"] or second["ended"] <= first["begun"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_sweep_on_ray_that_is_asked_to_stop_cancels_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "begun"
+
+    def endless(*_task: Any) -> dict[str, Any]:
+        begun.touch()
+        while True:
+            time.sleep(0.1)
+
+    monkeypatch.setattr(sweeps, "_ray_point", endless)
+
+    def ask() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        ask_to_stop(tmp_path, all_sweeps(tmp_path)[0].id)
+
+    threading.Thread(target=ask).start()
+    outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
+    assert [(outcome.state, outcome.verdict) for outcome in outcomes] == [("stopped", "not run")] * 3
