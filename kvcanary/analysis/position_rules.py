@@ -56,6 +56,16 @@ def position(marks: Marks) -> Suspicion | None:
                 evidence=(f"Written positions differ from the expected ones by {_signed(deltas)}.",),
                 others=(Cause.STALE_RECORD,),
             )
+        if (lone := _lone_position(marks)) is not None:
+            return Suspicion(
+                cause=Cause.POSITION_WRONG,
+                confidence=Confidence.MEDIUM,
+                evidence=(
+                    f"Position {lone.position} stands where {lone.expected_position} belongs, and the next token has the right one again: "
+                    "one token's position is wrong and not the seed slot.",
+                ),
+                others=(Cause.CANARY_OVERWRITTEN,),
+            )
         return _far_position(marks, deltas, written)
     if bits & ~TOKEN == POSITION:
         return Suspicion(
@@ -65,6 +75,17 @@ def position(marks: Marks) -> Suspicion | None:
             others=(Cause.CANARY_OVERWRITTEN,),
         )
     return None
+
+
+def _lone_position(marks: Marks) -> Violation | None:
+    """A written position after which the next token is back where it would be without it."""
+    found = {
+        (row.position, row.expected_position): row
+        for finding in marks.incident.findings
+        for row in (marks.violations[number] for number in finding.rows)
+        if row.bits & WRITE_POSITION and row.position is not None and row.expected_position is not None
+    }
+    return next((row for (position, expected), row in found.items() if (expected + 1, position + 1) in found), None)
 
 
 def _far_position(marks: Marks, deltas: Sequence[int], written: Sequence[Violation]) -> Suspicion:

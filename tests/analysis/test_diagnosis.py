@@ -226,6 +226,14 @@ def test_scattered_records_of_a_previous_owner_and_whether_the_bytes_fit_them() 
     assert first(diagnosed(rows, before=install() + "\n" + TIER)) == (Cause.WRONG_MAPPING, Confidence.MEDIUM)
 
 
+def test_a_position_that_jumps_and_comes_back_is_no_stale_seed() -> None:
+    diagnosis = diagnosed(write_rows("write_position", (219, 87, 9, 9, 23), (220, 24, 5, 5, 88)), before=TIER)
+    assert first(diagnosis) == (Cause.POSITION_WRONG, Confidence.MEDIUM)
+    assert "Position 87 stands where 23 belongs" in diagnosis.causes[0].evidence[0]
+    stays = diagnosed(write_rows("write_position", (219, 87, 9, 9, 23), (220, 24, 5, 5, 89)), before=TIER)
+    assert first(stays)[0] is Cause.STALE_RECORD
+
+
 def test_exchanged_tokens() -> None:
     assert first(diagnosed(write_rows("write_token", (5, 30, 111, 222, 30), (9, 8, 222, 111, 8)))) == (Cause.TOKEN_WRONG, Confidence.HIGH)
     assert first(diagnosed(write_rows("write_token", (5, 30, 111, 222, 30)))) == (Cause.TOKEN_WRONG, Confidence.MEDIUM)
