@@ -9,5 +9,6 @@ from kvcanary.ui import runs_view, runs_view_sweeps, shell
 shell.require_frame()
 st.title("Runs", anchor=False)
 runs_view_sweeps.sweeps()
-runs_view.table(runs_view.filters())
-runs_view.opened()
+if runs_view.any_stored():
+    runs_view.table(runs_view.filters())
+    runs_view.opened()

@@ -139,9 +139,10 @@ class MemoryPlan:
     def summary(self) -> str:
         """One sentence: the total against the budget, and what is missing from it."""
         total = f"{'at least ' if self.unknown_lines else ''}{format_bytes(self.known_bytes)}"
-        missing = f"; not known: {', '.join(line.label for line in self.unknown_lines)}" if self.unknown_lines else ""
+        unknown = ", ".join(line.label for line in self.unknown_lines)
         if self.budget_bytes is None or self.headroom_bytes is None:
-            return f"{total} needed; the memory of the device is not known{missing}"
+            return f"{total} needed; not known: the memory of the device{f', {unknown}' if unknown else ''}"
+        missing = f"; not known: {unknown}" if unknown else ""
         side = f"{format_bytes(self.headroom_bytes)} left" if self.headroom_bytes >= 0 else f"{format_bytes(-self.headroom_bytes)} over"
         return f"{total} of {format_bytes(self.budget_bytes)}: {side}{missing}"
 

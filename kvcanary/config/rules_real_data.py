@@ -74,11 +74,12 @@ def real_data_coverage(settings: Settings) -> Iterator[Finding]:
             "real_data_coverage", ("real_data",), message, "The cheapest mode; it checks records, not data.", fix("real_data", "partial")
         )
     elif depth == "partial":
-        message = f"partial hashes the first 16 of {row} of one K row in layer 0; a change elsewhere is not seen"
-        yield note("real_data_coverage", ("real_data",), message, "'Clean' has to be read with this coverage.", fix("real_data", "all"))
+        first = f"the first 16 of {row}" if rows else "the first 16 bytes"
+        message = f"partial hashes {first} of one K row in layer 0; a change elsewhere is not seen"
+        yield note("real_data_coverage", ("real_data",), message, "A clean report says nothing about the rest.", fix("real_data", "all"))
     else:
         message = f"all hashes {row} of one K row in layer 0; other layers, and V unless its half is on, are not seen"
-        yield note("real_data_coverage", ("real_data",), message, "'Clean' has to be read with this coverage.")
+        yield note("real_data_coverage", ("real_data",), message, "A clean report says nothing about the rest.")
 
 
 def v_half_off(settings: Settings) -> Iterator[Finding]:

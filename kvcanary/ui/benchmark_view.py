@@ -66,7 +66,10 @@ def controls(current: state.Current) -> None:
     queued = len(services.jobs().active())
     label = "Run" if not queued else f"Queue behind {queued}"
     with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
-        st.button(label, key="run", type="primary", disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:")
+        st.button(
+            label, key="run", type="secondary" if queued else "primary", disabled=bool(problem), on_click=_start, args=(spec,),
+            icon=":material/play_arrow:",
+        )  # fmt: skip
         if sentence:
             style.caption(sentence)
     if failure := st.session_state.pop("start_problem", ""):
@@ -137,13 +140,15 @@ def _finished(record: RunRecord, records: list[RunRecord]) -> None:
 def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]) -> None:
     frame = points_frame(points)
     found = variants(frame)
+    words = st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = _pick_variant(record, found)
         earlier = _pick_earlier(record, records)
     rows = decode_variant(frame, *chosen)
     before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
     text = throughput.summary(rows, record.spec.get("step_time_s"))
-    style.caption(text)
+    with words:
+        style.caption(text)
     figure = throughput.by_batch(rows, state.theme(), before, "the earlier run" if earlier else "")
     st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
 

@@ -30,6 +30,16 @@ _UNDO, _PROBLEM = "runs_deleted", "runs_problem"
 _CONFIG = {"displayModeBar": False}
 
 
+def any_stored() -> bool:
+    """Whether there is a run to list, kept or deleted; where there is none, the page says how to get one."""
+    store = services.runs()
+    if any(store.choices().values()) or store.damaged():
+        return True
+    st.info("No run is stored yet. Benchmarks and campaigns are kept by themselves.")
+    st.page_link("pages/benchmark.py", label="Run a benchmark", icon=":material/speed:")
+    return False
+
+
 def filters() -> Filters:
     """What the list is narrowed to."""
     choices = services.runs().choices()
@@ -63,8 +73,7 @@ def table(wanted: Filters) -> None:
         style.line(problem, "warning")
     rows = store.list(limit=PAGE_ROWS, offset=(page - 1) * PAGE_ROWS, **wanted)
     if not rows:
-        none_at_all = not any(wanted.values())
-        st.info("No run is stored yet. Benchmarks and campaigns are kept by themselves." if none_at_all else "No run fits these filters.")
+        st.info("No run fits these filters." if any(wanted.values()) else "Every run is deleted; see Deleted.")
         return
     ids = [row.id for row in rows]
     # Rows of another list must not inherit a selection by their place.

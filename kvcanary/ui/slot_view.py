@@ -151,4 +151,6 @@ def _card(card: SlotCard) -> None:
 def _value(value: int | None) -> str:
     if value is None:
         return "not kept"
-    return f"<code>0x{value & (1 << 64) - 1:016x}</code>" + (f" ({value})" if 0 <= value < 10**7 else "")
+    if 0 <= value < 10**7:
+        return f"<code>{value}</code> (0x{value:x})"
+    return f"<code>0x{value & (1 << 64) - 1:016x}</code>"

@@ -101,7 +101,7 @@ def test_unknown_weights_graphs_and_model_are_named() -> None:
     assert {line.name for line in plan.unknown_lines} == {"weights", "kv_pool", "graphs"}
     assert plan.headroom_bytes is None
     assert plan.verdict is Verdict.OPEN
-    assert "the memory of the device is not known" in plan.summary
+    assert "not known: the memory of the device, Weights, KV pool" in plan.summary
     assert memory_plan(server(cuda_graph_max_bs=None, graph_bytes=None)).verdict is Verdict.FITS
 
 
