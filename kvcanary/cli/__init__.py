@@ -18,8 +18,8 @@ COMMANDS = {
     "inspect": ("inspect_log", "Read server logs and say what the violations mean."),
     "watch": ("watch", "Follow server logs and print violations as they come; optionally serve metrics."),
     "sweep": ("sweep", "Run every point of a grid or a list, each once, on this host or on a Ray cluster."),
-    "runs": ("runs", "List stored runs; show, annotate, delete, restore, export and retain them."),
-    "compare": ("compare", "Compare runs with intervals; with --fail-below, judge the second for a CI."),
+    "runs": ("runs", "List stored runs; show, annotate, delete, restore, purge, export and retain them."),
+    "compare": ("compare", "Compare benchmarks or campaigns with intervals; with --fail-below, judge the second for a CI."),
     "doctor": ("doctor", "Say which backends can run here, and run the gate on each of them."),
 }
 

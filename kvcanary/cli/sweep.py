@@ -32,6 +32,7 @@ def command(
     ] = None,
 ) -> None:
     """Run every point of a sweep. The same call again runs what is missing; a point that fails does not end it; Ctrl-C stops it.
+    The page Runs of the same data folder shows how far it is and can stop it too.
 
     A file such as this one has four points; runs get the label sweep:hash-cost, by which the page Runs and `kvcanary runs list` find them:
 
