@@ -103,7 +103,7 @@ def test_a_run_without_its_label_is_found_too(jobs: type[ScriptedJobs], tmp_path
     assert list(finished(SWEEP, Place(home=str(tmp_path)))) == [SWEEP.points[0].key]
 
 
-def test_a_run_that_goes_on_is_waited_for_here_and_begun_anew_when_it_was_on_another_host(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+def test_a_run_on_another_host_is_not_waited_for(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
     """A host that is lost says nothing, so its run is active in the database for ever."""
     lives = {"state": RunState.RUNNING, "pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
     place = Place(home=str(tmp_path / "here"), database_url=f"sqlite:///{tmp_path / 'shared.sqlite3'}")
@@ -112,6 +112,23 @@ def test_a_run_that_goes_on_is_waited_for_here_and_begun_anew_when_it_was_on_ano
     jobs.script = [RunState.DONE]
     outcome = run_first(tmp_path / "here", place)
     assert (outcome.state, outcome.run_id != lost, len(jobs.started)) == ("done", True, 1)
+
+
+def test_a_run_that_another_process_has_begun_is_waited_for(
+    jobs: type[ScriptedJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = {"state": RunState.RUNNING, "pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
+    run = store_run(tmp_path, 1, kind="campaign", sweep=f"seeds/{SWEEP.points[0].key}", **lives)
+    looks: list[str] = []
+
+    def ends(self: ScriptedJobs, run_id: str) -> SimpleNamespace:
+        looks.append(run_id)
+        folder = RunFolder(self.root / "runs" / run_id)
+        return SimpleNamespace(record=folder.read_record() if len(looks) < 3 else folder.update_record(state=RunState.DONE))
+
+    monkeypatch.setattr(jobs, "status", ends)
+    outcome = run_first(tmp_path)
+    assert (outcome.state, outcome.run_id, looks, jobs.started) == ("done", run, [run] * 3, ())
 
 
 def test_a_failed_point_ends_nothing_and_the_next_call_runs_what_is_missing(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
