@@ -133,7 +133,7 @@ def _detail(cell: CellSummary) -> str:
     if cell.outcome == "out of reach":
         return cell.reason
     if cell.rate is None:
-        return "no run has injected it yet"
+        return "no run found a victim for it" if cell.runs else "no run of it has ended yet"
     soon = "" if cell.latency_p50 is None else f", after {cell.latency_p50:g} steps at the median"
     return f"{cell.detected} of {cell.injected} reported{soon}"
 
@@ -162,7 +162,7 @@ def _ground(cell: CellSummary, theme: ThemeName) -> str:
 def matrix_summary(cells: Sequence[CellSummary]) -> str:
     """The matrix in one sentence, also its text for who cannot see it."""
     texts = [cell.outcome for cell in cells]
-    missed, blind, idle = texts.count("missed"), texts.count("out of reach"), texts.count("no victim")
+    missed, blind, idle = texts.count("missed"), texts.count("out of reach"), texts.count("no victim") + texts.count("not run")
     return (
         f"{len(cells)} cells: {len(cells) - missed - blind - idle} detected at least once, {missed} missed, {blind} out of reach, "
         f"{idle} not injected."

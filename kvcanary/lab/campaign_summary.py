@@ -50,14 +50,15 @@ class CellSummary:
     false_causes: Mapping[str, int] = field(default_factory=dict)
     verified_per_step: float = 0.0
     canary_s_per_step: float = 0.0
+    runs: int = 0
 
     @property
     def outcome(self) -> str:
-        """The cell in a word: the rate, 'missed', 'out of reach', or 'no victim' where nothing was injected."""
+        """The cell in a word: the rate, 'missed', 'out of reach'; where nothing was injected 'no victim', or 'not run' so far."""
         if not self.visible and not self.unexpected:
             return "out of reach"
         if self.rate is None:
-            return "no victim"
+            return "no victim" if self.runs else "not run"
         return f"{self.rate * 100:.0f} %" if self.detected else "missed"
 
 
@@ -117,6 +118,7 @@ def _summary(kind: str, variant: str, name: str, config: CanaryConfig, runs: Seq
         false_causes=_sum(run.false_causes for run in runs),
         verified_per_step=sum(run.verified for run in runs) / steps,
         canary_s_per_step=sum(run.canary_s for run in runs) / steps,
+        runs=len(runs),
     )
 
 

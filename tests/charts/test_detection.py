@@ -15,16 +15,17 @@ SEEN = CellSummary(
 )  # fmt: skip
 MISSED = replace(SEEN, variant="nan", detected=0, rate=0.0)
 BLIND = replace(MISSED, variant="v_row", visible=False, reason="V is not hashed")
-IDLE = replace(SEEN, variant="zeroed", injected=0, detected=0, rate=None)
+IDLE = replace(SEEN, variant="zeroed", injected=0, detected=0, rate=None, runs=4)
+WAITING = replace(IDLE, variant="stuck", runs=0)
 COST = ConfigCost(
     config="partial", injected=12, detected=3, verified_per_step=200.0, canary_s_per_step=2e-4, latency_p90=1.0, on_frontier=True
 )
 
 
 def test_missed_and_out_of_reach_look_different() -> None:
-    bars = matrix([SEEN, MISSED, BLIND, IDLE], [COST], "light").data[0]
-    assert list(bars.text) == ["75 %", "missed", "out of reach", "no victim"]
-    assert list(bars.marker.pattern.shape) == ["", "", "/", ""]
+    bars = matrix([SEEN, MISSED, BLIND, IDLE, WAITING], [COST], "light").data[0]
+    assert list(bars.text) == ["75 %", "missed", "out of reach", "no victim", "not run"]
+    assert list(bars.marker.pattern.shape) == ["", "", "/", "", ""]
     assert len(set(bars.marker.color)) == 4
 
 
@@ -58,4 +59,6 @@ def test_only_looks_that_occur_are_explained() -> None:
 
 
 def test_the_summary_counts_every_cell_once() -> None:
-    assert matrix_summary([SEEN, MISSED, BLIND, IDLE]) == ("4 cells: 1 detected at least once, 1 missed, 1 out of reach, 1 not injected.")
+    assert matrix_summary([SEEN, MISSED, BLIND, IDLE, WAITING]) == (
+        "5 cells: 1 detected at least once, 1 missed, 1 out of reach, 2 not injected."
+    )
