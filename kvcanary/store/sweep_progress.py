@@ -20,6 +20,7 @@ from kvcanary.errors import StoreError
 from kvcanary.lab import leases
 from kvcanary.lab.records import RunState, Verdict
 from kvcanary.lab.sweep import Sweep, sweep_label
+from kvcanary.units import format_count
 
 SWEEPS_FOLDER = "sweeps"
 # A sweep that is over stays in sight for so long.
@@ -62,10 +63,14 @@ class SweepProgress:
     @property
     def sentence(self) -> str:
         """How far it is, in words."""
-        done = f"{self.found + self.done} of {self.points} points done"
-        parts = [done + (f" ({self.found} by an earlier call)" if self.found else "")]
-        parts += [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.stopped, "stopped"), (self.left, "left")) if count]
-        verdicts = f" {self.failed_verdicts} with the verdict fail." if self.failed_verdicts else ""
+        done = f"{format_count(self.found + self.done)} of {format_count(self.points)} points done"
+        parts = [done + (f" ({format_count(self.found)} by an earlier call)" if self.found else "")]
+        parts += [
+            f"{format_count(count)} {word}"
+            for count, word in ((self.failed, "failed"), (self.stopped, "stopped"), (self.left, "left"))
+            if count
+        ]
+        verdicts = f" {format_count(self.failed_verdicts)} with the verdict fail." if self.failed_verdicts else ""
         text = f"Sweep {self.name}: {', '.join(parts)}.{verdicts}"
         if self.alive or self.ended_s is not None:
             return text
@@ -140,13 +145,15 @@ def all_sweeps(home: Path) -> list[SweepProgress]:
     found = []
     for path in (home / SWEEPS_FOLDER).glob("*.json"):
         try:
+            # Before the file is read: a call writes its end and then lets go.
+            held = leases.is_held(path.with_suffix(".lock"))
             values = json.loads(path.read_text(encoding="utf-8"))
             ended_s = None if values["ended_s"] is None else float(values["ended_s"])
             found.append(
                 SweepProgress(
                     id=path.stem, name=str(values["name"]), **{name: int(values[name]) for name in _COUNTS},
                     started_s=float(values["started_s"]), ended_s=ended_s,
-                    alive=ended_s is None and leases.is_held(path.with_suffix(".lock")), stopping=path.with_suffix(".stop").exists(),
+                    alive=ended_s is None and held, stopping=path.with_suffix(".stop").exists(),
                 )
             )  # fmt: skip
         except (OSError, ValueError, TypeError, KeyError):

@@ -128,7 +128,7 @@ def run_point(
                 last = _follow(manager, run_id, stop)
                 # A look takes its end into the database, and its files to where other hosts find them.
                 store.row(run_id)
-                if last.state is not RunState.INTERRUPTED:
+                if last.state is not RunState.INTERRUPTED or (stop is not None and stop.is_set()):
                     break
         finally:
             manager.close()

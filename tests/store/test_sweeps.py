@@ -95,6 +95,16 @@ def test_a_lost_worker_is_replaced_and_not_for_ever(jobs: type[ScriptedJobs], tm
     assert (outcome.state, len(jobs.started)) == ("interrupted", ATTEMPTS)
 
 
+def test_a_lost_worker_is_not_replaced_in_a_sweep_that_is_to_stop(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    """As one is that did not react to the wish and was ended."""
+    jobs.script = [RunState.INTERRUPTED] * 3
+    stop, point = threading.Event(), SWEEP.points[0]
+    stop.set()
+    assert point.spec is not None
+    outcome = run_point(SWEEP.name, SWEEP.kind, point.key, asdict(point.spec), Place(home=str(tmp_path)), stop)
+    assert (outcome.state, len(jobs.started)) == ("interrupted", 1)
+
+
 def test_a_run_without_its_label_is_found_too(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
     """A crash between the start of a run and its label."""
     run = store_run(tmp_path, 1, kind="campaign", sweep=f"seeds/{SWEEP.points[0].key}")
