@@ -191,8 +191,8 @@ def _take_step(chart: str, key: str) -> None:
         _go(key, _first_number(points[0]["customdata"]))
 
 
-def _first_number(data: object) -> int:
-    return int(next(iter(data.values())) if isinstance(data, dict) else data[0])  # type: ignore[index]
+def _first_number(data: dict[str, int] | list[int]) -> int:
+    return int(next(iter(data.values())) if isinstance(data, dict) else data[0])
 
 
 def _view_choice(played: Replay) -> tuple[Group, str]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcanary.charts.theme import ThemeName
+
 pytestmark = pytest.mark.browser
 
 AXE = Path(os.environ.get("KVCANARY_AXE") or Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js")
@@ -110,8 +112,8 @@ def violations(page: Page, axe: str) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("state", STATES)
-def test_axe_finds_nothing_serious(page: Page, server: str, axe: str, state: str, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+def test_axe_finds_nothing_serious(page: Page, server: str, axe: str, state: str, scheme: ThemeName) -> None:
+    page.emulate_media(color_scheme=scheme)
     STATES[state](page, server)
     assert violations(page, axe) == []
 
@@ -161,8 +163,8 @@ def test_a_slot_card_by_keyboard(page: Page, server: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "benchmark", "fault_lab", "inspect_log", "runs"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_sees_no_sideways_scrolling(page: Page, server: str, path: str, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+def test_a_phone_sees_no_sideways_scrolling(page: Page, server: str, path: str, scheme: ThemeName) -> None:
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
     at(path)(page, server)
     main = "document.querySelector('[data-testid=stMain]')"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcanary.charts.theme import ThemeName
+
 pytestmark = pytest.mark.browser
 
 SMALL = "pool_slot_count=20000&req_to_token_pool_size=16&cuda_graph_max_bs=16&max_seq_len_per_req=2048"
@@ -84,8 +86,8 @@ def test_a_job_survives_a_reload_and_can_be_stopped(page: Page, server: str) -> 
 
 @pytest.mark.parametrize("path", ["", "benchmark"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_sees_no_sideways_scrolling(page: Page, server: str, path: str, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+def test_a_phone_sees_no_sideways_scrolling(page: Page, server: str, path: str, scheme: ThemeName) -> None:
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{server}/{path}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()

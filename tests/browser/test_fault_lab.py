@@ -7,6 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcanary.charts.theme import ThemeName
+
 pytestmark = pytest.mark.browser
 
 
@@ -82,10 +84,10 @@ def test_from_matrix_to_cell_to_replay_to_slot_and_back(page: Page, server: str)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", ["", "&fault=payload_bytes.bit_flip&config=partial"])
-def test_a_phone_sees_no_sideways_scrolling_and_nothing_is_fetched_elsewhere(page: Page, server: str, scheme: str, view: str) -> None:
+def test_a_phone_sees_no_sideways_scrolling_and_nothing_is_fetched_elsewhere(page: Page, server: str, scheme: ThemeName, view: str) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
     with_a_campaign(page, server)
     page.goto(f"{server}/fault_lab?{view}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from kvcanary.charts.theme import ThemeName
 from kvcanary.ui.inspect_example import example_log
 
 pytestmark = pytest.mark.browser
@@ -68,10 +69,10 @@ def settled(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_sees_no_sideways_scrolling_and_nothing_is_fetched_elsewhere(page: Page, server: str, scheme: str) -> None:
+def test_a_phone_sees_no_sideways_scrolling_and_nothing_is_fetched_elsewhere(page: Page, server: str, scheme: ThemeName) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{server}/inspect_log")
     page.get_by_role("button", name="Load an example").click()

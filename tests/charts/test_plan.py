@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcanary.charts import plan as charts
+from kvcanary.charts.theme import ThemeName
 from kvcanary.config.memory import memory_plan
 from kvcanary.config.overflow import PrefixGroup, forecast_overflow, most_requests
 from kvcanary.config.solve import Frontier, frontier
@@ -25,10 +26,10 @@ def test_the_bar_holds_every_known_byte_once_and_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_key_names_each_segment_with_its_colour(theme: str) -> None:
+def test_the_key_names_each_segment_with_its_colour(theme: ThemeName) -> None:
     plan = memory_plan(server())
-    figure = charts.memory_bar(plan, theme)  # type: ignore[arg-type]
-    key = charts.memory_key(plan, theme)  # type: ignore[arg-type]
+    figure = charts.memory_bar(plan, theme)
+    key = charts.memory_key(plan, theme)
     assert [(trace.name, trace.marker.color) for trace in figure.data] == [(name, color) for name, _, color in key]
     assert ("canary", format_bytes(plan.canary_bytes)) in [(name, size) for name, size, _ in key]
 

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from kvcanary.charts.replay import OWNER, STATUS, map_summary, pool_map, timeline, timeline_summary
+from kvcanary.charts.theme import ThemeName
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.memory import Group
 from kvcanary.kernels.backends import choose_backend
@@ -28,9 +29,9 @@ def frame_at_fault() -> ReplayFrame:
 
 @pytest.mark.parametrize("by", [STATUS, OWNER])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_damage_and_reports_have_marks_of_their_own_in_both_colourings(by: str, theme: str) -> None:
+def test_damage_and_reports_have_marks_of_their_own_in_both_colourings(by: str, theme: ThemeName) -> None:
     pool = frame_at_fault().pools[Group.FULL]
-    figure = pool_map(pool, 5, theme, by=by)  # type: ignore[arg-type]
+    figure = pool_map(pool, 5, theme, by=by)
     marks = {trace.marker.symbol: trace for trace in figure.data[1:] if str(trace.marker.symbol).endswith("-open")}
     assert set(marks) == {"diamond-open", "square-open"}
     columns = 32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvcanary.faults.canary_config import CanaryConfig
@@ -52,6 +54,6 @@ def test_what_lies_in_memory_can_be_injected(kind: str, name: str) -> None:
         ("slot_alias", "two_requests", {"real_data": RealKvHashMode.PARTIAL}, True, True),
     ],
 )
-def test_reach(kind: str, name: str, config: dict[str, object], visible: bool, certain: bool) -> None:
-    here = reach(find(kind, name), CanaryConfig(**config))  # type: ignore[arg-type]
+def test_reach(kind: str, name: str, config: dict[str, Any], visible: bool, certain: bool) -> None:
+    here = reach(find(kind, name), CanaryConfig(**config))
     assert (here.visible, here.certain) == (visible, certain)

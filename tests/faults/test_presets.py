@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -172,8 +173,8 @@ def both(*lines: str, runner: str = "") -> list[str]:
         ("model-alone-follows-the-wrong-slots", {"real_data": PARTIAL}, {1: [f"TAIL 9 {BYTES}"]}),
     ],
 )
-def test_rows(name: str, config: dict[str, object], expected: dict[int, list[str]]) -> None:
-    canary = CanaryConfig(**config)  # type: ignore[arg-type]
+def test_rows(name: str, config: dict[str, Any], expected: dict[int, list[str]]) -> None:
+    canary = CanaryConfig(**config)
     assert rows(name, canary) == expected
     preset = PRESETS[name]
     assert reach(find(preset.kind, preset.variant), canary).visible == bool(expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -226,6 +227,6 @@ def test_the_default_plan_holds_every_fault_and_six_configurations() -> None:
         ({"faults": (("rain", "x"),)}, "fault must be one of"),
     ],
 )
-def test_illegal_plans_are_refused(changes: dict[str, object], message: str) -> None:
+def test_illegal_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        CampaignPlan(**changes)  # type: ignore[arg-type]
+        CampaignPlan(**changes)

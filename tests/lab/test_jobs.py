@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -156,9 +157,9 @@ def test_a_new_manager_finds_a_running_and_a_dead_job(tmp_path: Path) -> None:
         ({"device": "cuda:99"}, "device cuda:99 is not there"),
     ],
 )
-def test_what_cannot_run_is_refused_before_it_starts(manager: JobManager, changes: dict[str, object], sentence: str) -> None:
+def test_what_cannot_run_is_refused_before_it_starts(manager: JobManager, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        manager.start(replace(QUICK, **changes))  # type: ignore[arg-type]
+        manager.start(replace(QUICK, **changes))
     assert manager.active() == []
 
 

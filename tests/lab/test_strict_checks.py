@@ -39,12 +39,12 @@ def run(*ops: FaultOp, sweep: bool = False, **config: Any) -> StepReport:
 
 def test_strict_alone_means_every_check_and_names_are_checked() -> None:
     assert CanaryConfig(strict=True).strict_checks == tuple(StrictCheck)
-    one = CanaryConfig(strict_checks=("zero_seed",))  # type: ignore[arg-type]
+    one = CanaryConfig(strict_checks=("zero_seed",))
     assert (one.strict, one.has(StrictCheck.ZERO_SEED), one.has(StrictCheck.ZERO_CELL)) == (True, True, False)
     assert one.to_dict()["strict_checks"] == ["zero_seed"]
     assert not CanaryConfig().strict
     with pytest.raises(ConfigError, match=r"strict_checks must be among zero_cell, .*'luck'"):
-        CanaryConfig(strict_checks=("luck",))  # type: ignore[arg-type]
+        CanaryConfig(strict_checks=("luck",))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from tests.serving.conftest import shared_prefixes, small_options
 from tests.serving.shadow import ShadowMemory
 
 
-def spec(prompt_len: int, output_len: int, first: int = 1, **fields: float) -> RequestSpec:
-    return RequestSpec(prompt=np.arange(first, first + prompt_len, dtype=np.int32), output_len=output_len, **fields)  # type: ignore[arg-type]
+def spec(prompt_len: int, output_len: int, first: int = 1, **fields: Any) -> RequestSpec:
+    return RequestSpec(prompt=np.arange(first, first + prompt_len, dtype=np.int32), output_len=output_len, **fields)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
