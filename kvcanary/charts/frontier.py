@@ -58,13 +58,13 @@ def latency(curves: Sequence[LatencyCurve], theme: ThemeName, *, by_tokens: bool
                 hovertemplate=f"{chart_text(curve.config)}<br>%{{customdata[0]}} of what it reports: %{{x:.4~g}} {unit}<extra></extra>",
             )
         )  # fmt: skip
-    style(figure, theme, height=330)
     last = max((curve.within[-1] for curve in curves), default=1)
     title = "tokens computed from the fault on" if by_tokens else "steps after the fault"
-    figure.update_xaxes(title=title, range=[0, max(1, last)], dtick=2 if last <= 24 and not by_tokens else None)
-    figure.update_yaxes(title="reported", range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
-    figure.update_layout(legend={"y": 1.0, "font": {"size": 11}}, margin={"t": 66})
-    return figure
+    return style(
+        figure, theme, height=330, legend={"y": 1.0, "font": {"size": 11}}, margin={"t": 66},
+        xaxis={"title": title, "range": [0, max(1, last)], "dtick": 2 if last <= 24 and not by_tokens else None},
+        yaxis={"title": "reported", "range": [0, 1.02], "tickformat": ".0%", "tickvals": [0, 0.25, 0.5, 0.75, 1]},
+    )  # fmt: skip
 
 
 def latency_summary(curves: Sequence[LatencyCurve], *, by_tokens: bool = False) -> str:
@@ -112,18 +112,17 @@ def frontier(costs: Sequence[ConfigCost], theme: ThemeName, *, by_entries: bool 
                     "<extra></extra>",
                 )
             )  # fmt: skip
-    style(figure, theme, height=330)
     prices = [_price(cost, by_entries) for cost in tried] or [1.0]
     room = 0.12 * max(prices)
-    figure.update_xaxes(
-        title="entries checked per step" if by_entries else "canary per step",
-        range=[0 if min(prices) < 0.5 * max(prices) else min(prices) - 2 * room, max(prices) + 2 * room],
-        tickformat="~s",
-        ticksuffix="" if by_entries else "s",
-    )
-    figure.update_yaxes(title="found", range=[0, 1.12], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
-    figure.update_layout(margin={"t": 18})
-    return figure
+    cheapest = 0 if min(prices) < 0.5 * max(prices) else min(prices) - 2 * room
+    return style(
+        figure, theme, height=330, margin={"t": 18},
+        xaxis={
+            "title": "entries checked per step" if by_entries else "canary per step", "range": [cheapest, max(prices) + 2 * room],
+            "tickformat": "~s", "ticksuffix": "" if by_entries else "s",
+        },
+        yaxis={"title": "found", "range": [0, 1.12], "tickformat": ".0%", "tickvals": [0, 0.25, 0.5, 0.75, 1]},
+    )  # fmt: skip
 
 
 def _price(cost: ConfigCost, by_entries: bool) -> float:

@@ -6,6 +6,7 @@ also has a letter, so that no chart or table depends on colour alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,16 +87,26 @@ def layout(theme: ThemeName, *, height: int) -> dict[str, Any]:
     return {**_frame(theme, height), "xaxis": _axis(theme), "yaxis": _axis(theme)}
 
 
-def style(figure: go.Figure, theme: ThemeName, *, height: int) -> go.Figure:
-    """Apply `layout` to a figure that stands, whatever axes it has.
+def style(
+    figure: go.Figure,
+    theme: ThemeName,
+    *,
+    height: int,
+    xaxis: Mapping[str, Any] | None = None,
+    yaxis: Mapping[str, Any] | None = None,
+    **own: Any,
+) -> go.Figure:
+    """Apply `layout` to a figure that stands, whatever axes it has; `xaxis` and `yaxis` go into each of them, `own` into the layout.
 
     One property at a time: update_layout and its kind make an event of the whole for a browser that is not there, at four times the cost.
     """
-    for name, value in _frame(theme, height).items():
-        figure.layout[name] = value
-    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
-        for name, value in _axis(theme).items():
-            axis[name] = value
+    frame = _frame(theme, height)
+    for name, value in {**frame, **own}.items():
+        figure.layout[name] = {**frame[name], **value} if name in frame and isinstance(value, dict) else value
+    for axes, more in ((figure.select_xaxes(), xaxis), (figure.select_yaxes(), yaxis)):
+        for axis in axes:
+            for name, value in {**_axis(theme), **(more or {})}.items():
+                axis[name] = value
     return figure
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import ThemeName, faint, ink, style
+from kvcanary.charts.theme import ThemeName, ink, style
 from kvcanary.escape import chart_text
 from kvcanary.units import format_count
 
@@ -57,11 +57,11 @@ def timeline(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Cou
                 unselected={"marker": {"opacity": 1}},
             )
         )
-    style(figure, theme, height=240)
-    figure.update_layout(barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select", separators=".\u202f")
-    figure.update_xaxes(title=None if axis == "time" else axis, type="date" if axis == "time" else "linear")
-    figure.update_yaxes(title="violations", tickformat=",d", rangemode="tozero")
-    return figure
+    return style(
+        figure, theme, height=240, barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select", separators=".\u202f",
+        xaxis={"title": None if axis == "time" else axis, "type": "date" if axis == "time" else "linear"},
+        yaxis={"title": "violations", "tickformat": ",d", "rangemode": "tozero"},
+    )  # fmt: skip
 
 
 def timeline_summary(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Counts) -> str:
@@ -113,11 +113,10 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
             hovertemplate="%{y}<br>%{x}<br>%{text} rows<extra></extra>",
         )
     )  # fmt: skip
-    style(figure, theme, height=100 + 30 * max(2, len(tags)))
-    figure.update_layout(showlegend=False, clickmode="event+select")
-    figure.update_xaxes(showgrid=False, side="top", tickangle=0)
-    figure.update_yaxes(showgrid=False, autorange="reversed")
-    return figure
+    return style(
+        figure, theme, height=100 + 30 * max(2, len(tags)), showlegend=False, clickmode="event+select",
+        xaxis={"showgrid": False, "side": "top", "tickangle": 0}, yaxis={"showgrid": False, "autorange": "reversed"},
+    )  # fmt: skip
 
 
 def _broken(reason: str) -> str:
@@ -142,8 +141,8 @@ def bars(labels: Sequence[str], keys: Sequence[str], counts: Counts, chosen: Mas
             hovertemplate="%{y}: %{text} rows<extra></extra>",
         )
     )
-    style(figure, theme, height=20 + 24 * max(2, len(keys)))
-    figure.update_layout(margin={"l": 8, "r": 56, "t": 4, "b": 4}, bargap=0.25, clickmode="event+select")
-    figure.update_xaxes(showticklabels=False, showgrid=False, rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", type="category", gridcolor=faint(theme), showgrid=False)
-    return figure
+    return style(
+        figure, theme, height=20 + 24 * max(2, len(keys)), bargap=0.25, clickmode="event+select", margin={"l": 8, "r": 56, "t": 4, "b": 4},
+        xaxis={"showticklabels": False, "showgrid": False, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "showgrid": False},
+    )  # fmt: skip
