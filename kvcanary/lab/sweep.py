@@ -196,6 +196,8 @@ def _bench(given: Mapping[str, Any], varied: Mapping[str, Any], elsewhere: bool)
 
 def _campaign(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
     spec = typed(CampaignSpec, given)
+    if spec.device != "cpu":
+        raise ConfigError(f"device of a campaign must be cpu, because it serves from the host's memory, got {spec.device[:40]!r}")
     runs = len(plan_of(spec).run_keys())
     return SweepPoint(key=_key("campaign", spec), varied=varied, spec=spec, estimate_s=_CAMPAIGN_START_S + runs * _CAMPAIGN_RUN_S)
 

@@ -68,6 +68,12 @@ def test_a_campaign_is_swept_over_its_own_options() -> None:
     assert [(spec.configs, spec.seeds) for spec in specs] == [(["partial"], 1), (["partial"], 2), (["strict"], 1), (["strict"], 2)]
 
 
+def test_a_campaign_runs_on_the_host() -> None:
+    host, other = read_sweep("{name: c, kind: campaign, grid: {device: [cpu, 'cuda:0']}}", elsewhere=True).points
+    assert (host.problem, host.devices, other.spec) == ("", 0, None)
+    assert "device of a campaign must be cpu" in other.problem
+
+
 def test_a_point_that_cannot_run_keeps_its_reason_and_the_others_run() -> None:
     sweep = read_sweep(BENCH + "grid: {page_size: [1, 0], mode: [log, nonsense], device: [cpu, gpu9]}\n")
     assert [bool(point.problem) for point in sweep.points] == [False] + [True] * 7
