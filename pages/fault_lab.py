@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_style, fault_lab_view, shell
+from kvcanary.ui import chosen_run, fault_lab_controls, fault_lab_stories, fault_lab_style, fault_lab_view, shell
 
 shell.require_frame()
 fault_lab_style.inject()
@@ -13,3 +13,4 @@ if not fault_lab_view.replay_view(record):
     st.title("Fault lab", anchor=False)
     fault_lab_controls.draw()
     fault_lab_view.result(record)
+    fault_lab_stories.draw()

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,14 +45,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def store(home: Path, ran: Path, state: RunState, *, runs: int | None = None, **changes: object) -> RunFolder:
+def store(home: Path, ran: Path, state: RunState, *, runs: int | None = None, **changes: Any) -> RunFolder:
     """Put the campaign into a data folder in a state, with its first runs only."""
     path = home / "runs" / RUN
     shutil.copytree(ran, path)
     folder = RunFolder(path)
     lines = (path / "campaign.jsonl").read_text().splitlines(keepends=True)
     (path / "campaign.jsonl").write_text("".join(lines[:runs]))
-    folder.write_record(replace(folder.read_record(), state=state, finished_s=2.0, **changes))  # type: ignore[arg-type]
+    folder.write_record(replace(folder.read_record(), state=state, finished_s=2.0, **changes))
     return folder
 
 
@@ -223,3 +224,20 @@ def test_an_uploaded_trace_names_its_bad_rows_and_what_is_served() -> None:
     assert "Rows left out: line 3: input_length, output_length, hash_ids missing" in written
     assert "7 requests of day.jsonl (mooncake, longest 3 040 tokens), lengths and times divided by 8" in written.replace("\u202f", " ")
     assert not app.button(key="run_campaign").disabled
+
+
+def test_a_story_is_told_row_by_row_under_each_configuration() -> None:
+    app = open_page()
+    assert "The allocator hands slot 5" not in text_of(app)
+    app.session_state["stories"] = True
+    app.session_state["story"] = "one-slot-two-owners"
+    app.run()
+    written = text_of(app)
+    assert "The allocator hands slot 5 to a second request while the first one still reads it." in written
+    assert written.count("HEAD_K_FULL slot 5 verify_chain_hash+verify_position") == 6, "one row for each configuration"
+    assert written.count("TAIL_K_FULL slot 5 verify_real_kv_hash<") == 5, "all but the one that hashes no bytes"
+    assert app.code[0].value == "kvcanary campaign --preset one-slot-two-owners"
+    app.selectbox(key="story").set_value("cell-points-at-slot-0").run()
+    written = text_of(app)
+    assert written.count("verify skips slot 0, and the chain check of its successor with it") == 5
+    assert written.count("STRICT request 1 position 3 cell at slot 0") == 1
