@@ -1,14 +1,15 @@
-"""Stored runs without a worker: records, points and maps written as a worker leaves them."""
+"""Stored runs without a worker: records, points and maps written as a worker leaves them, and small campaigns that are really run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
 from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.tables import write_slots
 from tests.store.making import card
@@ -57,4 +58,12 @@ def store_run(
         folder.write_cards([card(map_slots // 2)])
     if kind in ("plan", "inspection"):
         folder.write_result({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
+    return run_id
+
+
+def run_campaign(root: Path, number: int, *configs: str) -> str:
+    """Run a campaign of one fault here and now, as one finished run, and return its id."""
+    spec = CampaignSpec(faults=["payload_bytes.bit_flip"], configs=list(configs), seeds=1)
+    run_id = store_run(root, number, kind="campaign", spec=asdict(spec))
+    run_campaign_job(RunFolder(root / "runs" / run_id), spec)
     return run_id

@@ -72,7 +72,7 @@ def key(row: Row) -> tuple[object, ...]:
     return row.tag, row.reasons, row.slot, row.position, row.token, row.expected_token, row.stored_hash, row.aux
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=max(400, settings().max_examples), deadline=None)
 @given(logs(), st.integers(1, 400))
 def test_no_complete_violation_is_lost(case: tuple[str, list[Row]], size: int) -> None:
     text, whole = case
@@ -120,7 +120,7 @@ def test_no_line_takes_quadratic_time(unit: str) -> None:
     builder.build()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(200, settings().max_examples), deadline=None)
 @given(st.binary(max_size=4000))
 def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     builder = LogBuilder()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,29 +10,13 @@ import pytest
 from kvcanary.charts.compare import RUN_LIMIT
 from kvcanary.charts.compare_sections import compare_report, compare_sections
 from kvcanary.errors import StoreError
-from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
-from kvcanary.lab.records import RunFolder
 from kvcanary.store.database import Store
 from kvcanary.units import format_fraction
-from tests.stored_runs import points, store_run
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(None, tmp_path)
-    yield opened
-    opened.close()
-
-
-def campaign(root: Path, number: int, *configs: str) -> str:
-    spec = CampaignSpec(faults=["payload_bytes.bit_flip"], configs=list(configs), seeds=1)
-    run_id = store_run(root, number, kind="campaign", spec=asdict(spec))
-    run_campaign_job(RunFolder(root / "runs" / run_id), spec)
-    return run_id
+from tests.stored_runs import points, run_campaign, store_run
 
 
 def test_campaigns_are_compared_by_detection_rates_and_costs(store: Store, tmp_path: Path) -> None:
-    first, same, other = campaign(tmp_path, 1, "partial"), campaign(tmp_path, 2, "partial"), campaign(tmp_path, 3, "chain only")
+    first, same, other = run_campaign(tmp_path, 1, "partial"), run_campaign(tmp_path, 2, "partial"), run_campaign(tmp_path, 3, "chain only")
     differing, rates, costs, matrices = compare_sections(store, [first, same])
     assert rates.sentence.startswith("1 detection rates compared: 1 no difference shown. 1 configurations by time per step: 1 too few")
     assert tuple(rates.tables[0].rows[0][:5]) == ("payload_bytes", "partial", "1 of 1", "1 of 1", format_fraction(0.0))

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from kvcanary.charts.sections import run_sections
-from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
-from kvcanary.lab.records import RunFolder
 from kvcanary.store.database import Store
-from tests.stored_runs import points, store_run
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(None, tmp_path)
-    yield opened
-    opened.close()
-
-
-def campaign(root: Path, number: int, *configs: str) -> str:
-    spec = CampaignSpec(faults=["payload_bytes.bit_flip"], configs=list(configs), seeds=1)
-    run_id = store_run(root, number, kind="campaign", spec=asdict(spec))
-    run_campaign_job(RunFolder(root / "runs" / run_id), spec)
-    return run_id
+from tests.stored_runs import points, run_campaign, store_run
 
 
 def test_a_campaign_has_its_matrix_and_its_costs(store: Store, tmp_path: Path) -> None:
-    headings = [section.heading for section in run_sections(store, campaign(tmp_path, 1, "partial"))]
+    headings = [section.heading for section in run_sections(store, run_campaign(tmp_path, 1, "partial"))]
     assert headings == ["Detection", "Cost and detection", "Outcome", "What ran", "Coverage", "Machine and versions"]
 
 

@@ -37,6 +37,11 @@ def run(*ops: FaultOp, sweep: bool = False, **config: Any) -> StepReport:
     return [executor.run(step, ops, swept if sweep else None) for step, swept in scenario.compile()][-1]
 
 
+def written(*names: str) -> Any:
+    """Names as a stored run has them."""
+    return names
+
+
 def test_strict_alone_means_every_check_and_names_are_checked() -> None:
     assert CanaryConfig(strict=True).strict_checks == tuple(StrictCheck)
     one = CanaryConfig(strict_checks=("zero_seed",))
