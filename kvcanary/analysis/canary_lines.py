@@ -216,7 +216,7 @@ def _divergence(match: re.Match[str]) -> CanaryEvent | None:
         return CanaryEvent(kind="divergence", values={key: _scalar(value) for key, value in _PAIR.findall(match[2][:_PAIR_CHARS])})
     try:
         values = json.loads(match[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return CanaryEvent(kind="divergence", values={key: value for key, value in values.items() if isinstance(value, int)})
 

@@ -56,7 +56,7 @@ def parse_devices(text: str) -> tuple[Device, ...]:
     """Devices from JSON text in the form of data/devices.json, for the operator's own list; ConfigError names the entry and the key."""
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"device list: not JSON: {str(error)[:80]}") from None
     if not isinstance(document, Mapping) or document.get("schema") != SCHEMA or not isinstance(document.get("devices"), list):
         raise ConfigError(f'device list: must be an object with "schema": {SCHEMA} and a list "devices"')

@@ -49,7 +49,7 @@ def parse_hf_config(text: str, *, kv_dtype: str = "auto", tp_size: int = 1) -> M
     """Read config.json text; ImportTextError if it is no JSON object or holds a value that is no legal size."""
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ImportTextError(f"config.json: not JSON: {str(error)[:80]}") from None
     if not isinstance(document, dict):
         raise ImportTextError(f"config.json: must be an object, got {type(document).__name__}")

@@ -137,7 +137,7 @@ def read_runs(path: Path) -> list[CampaignRun]:
         return []
     try:
         return [_from_dict(json.loads(line)) for line in lines[:-1]]
-    except (ValueError, TypeError, KeyError, ConfigError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
         raise StoreError(f"campaign {path.name} cannot be read: {error}") from error
 
 

@@ -230,7 +230,7 @@ class RunFolder:
         """The latest stage, None before the first and where it cannot be read: a missing bar is no reason to show nothing else."""
         try:
             return Progress(**json.loads((self.path / "progress.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def signature(self) -> tuple[int, ...]:
@@ -274,7 +274,7 @@ class RunFolder:
         for number, line in enumerate(lines[:-1], start=1):
             try:
                 yield Point.from_dict(json.loads(line))
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise StoreError(f"points of run {self.path.name} are damaged in line {number}: {error}") from error
 
     def write_result(self, document: dict[str, Any]) -> None:

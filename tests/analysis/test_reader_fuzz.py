@@ -144,3 +144,12 @@ def test_bytes_that_are_no_text_where_a_word_should_stand(place: str, whole: boo
     reader.finish()
     assert len(builder.violations) >= 39
     builder.build().violations.frame()
+
+
+@pytest.mark.parametrize("inside", ["[" * 1900, "9" * 1900, '"a": ' + "[" * 1900, '"a": 1, '])
+def test_what_looks_like_a_divergence_and_is_no_json(inside: str) -> None:
+    builder = LogBuilder()
+    reader = LogReader(builder, server="s", file="f")
+    reader.feed(f"{prefix()}kv_canary_swa_divergence={{{inside}}}\n{prefix()}{Row().line()}\n".encode())
+    reader.finish()
+    assert len(builder.violations) == 1

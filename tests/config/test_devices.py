@@ -99,6 +99,7 @@ def test_own_devices_win() -> None:
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
+        ('{"schema": ' + "9" * 5000 + "}", "not JSON"),
         ("[]", 'must be an object with "schema": 1'),
         (json.dumps({"schema": 2, "devices": []}), '"schema": 1'),
         (text(5), "entry 0 must be an object"),

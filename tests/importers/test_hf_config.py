@@ -118,6 +118,7 @@ def test_recognition() -> None:
         ("", "not JSON"),
         ('{"num_hidden_layers": 4', "not JSON"),
         ("[" * 200_000, "not JSON"),
+        ('{"num_hidden_layers": ' + "9" * 5000 + "}", "not JSON"),
         ("[1]", "must be an object, got list"),
         ('{"num_hidden_layers": -3}', "num_hidden_layers must be a whole number"),
         ('{"num_hidden_layers": 1e99}', "num_hidden_layers must be a whole number"),
