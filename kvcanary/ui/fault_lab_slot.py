@@ -147,7 +147,7 @@ def kv_bytes(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> Non
     if not rows:
         return
     wrong = sum(len(row.differing) for row in rows)
-    told = f"{wrong} bytes are not what the model wrote" if wrong else "every byte is what the model wrote"
+    told = f"{wrong} {'byte is' if wrong == 1 else 'bytes are'} not what the model wrote" if wrong else "every byte is what the model wrote"
     hashed = "no byte is hashed" if not any(row.hashed for row in rows) else "underlined bytes are hashed"
     st.html(f'<div class="kvl-head">KV bytes of slot {format_count(slot)}<span>{told}; {hashed}</span></div>')
     st.html(

@@ -35,9 +35,8 @@ def _finding(number: int, finding: Finding) -> None:
             with st.container(horizontal=True, gap="small"):
                 for index, fix in enumerate(finding.fixes):
                     # Two fixes of one finding may change the same field, so the place and not the field makes the key.
-                    fix_button(
-                        f"fix.{number}.{finding.rule}.{index}.{fix.field}", fix.text, fix.field, fix.value, fix.flag, finding.severity
-                    )
+                    key = f"fix.{number}.{finding.rule}.{index}.{fix.field}"
+                    fix_button(key, fix.text, fix.field, fix.value, fix.flag, finding.severity if index == 0 else Severity.NOTE)
 
 
 def _flag(finding: Finding) -> str:
