@@ -6,7 +6,7 @@ A million rows weigh about 60 MB here and answer in milliseconds, so a page can 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ OTHER = "other"
 BLOCK_SLOTS = 64
 TIME_BINS = 120
 _TOP = 12
+_COUNTED_SLOTS = 1 << 24
 _RANGE = ".."
 _DIGITS = re.compile(r"\d+")
 # Text and numbers in turn, so that two labels never compare a number with a text.
@@ -80,7 +81,7 @@ class Crossfilter:
         self.page_size = page_size if page_size and page_size > 1 else None
         self.slots: npt.NDArray[np.int64] = _integers(frame["slot_idx"])
         self.time_axis, time = _time(frame)
-        pool = _category("pool", frame["group"].astype(str).where(frame["group"].astype(str) != "", "FULL"))
+        pool = _category("pool", _relabelled(frame["group"], lambda group: group or "FULL"))
         facets = (
             time,
             pool,
@@ -124,8 +125,14 @@ class Crossfilter:
 
     def slot_rows(self, kept: Mask) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Distinct slots of the kept rows in order, and rows of each."""
-        slots, counts = np.unique(self.slots[kept & (self.slots >= 0)], return_counts=True)
-        return slots, counts.astype(np.int64)
+        mine = self.slots[kept & (self.slots >= 0)]
+        if mine.max(initial=0) > _COUNTED_SLOTS:
+            slots, counts = np.unique(mine, return_counts=True)
+            return slots, counts.astype(np.int64)
+        # Slots of a pool are dense, so counting is quicker than sorting; a damaged number may be anywhere.
+        by_slot = np.bincount(mine).astype(np.int64)
+        slots = np.flatnonzero(by_slot)
+        return slots, by_slot[slots]
 
     @staticmethod
     def _cross(one: Facet, other: Facet, kept: Mask) -> npt.NDArray[np.int64]:
@@ -166,13 +173,24 @@ def _category(name: str, column: pd.Series, *, natural: bool = False) -> Facet:
     return Facet(name, tuple(str(texts.cat.categories[index]) for index in order), place[codes])
 
 
+def _relabelled(column: pd.Series, name: Callable[[str], str]) -> pd.Series:
+    """A column of categories under other names; what gets one name becomes one category."""
+    names = [name(str(label)) for label in column.cat.categories]
+    places = {label: place for place, label in enumerate(dict.fromkeys(names))}
+    lookup = np.array([*(places[label] for label in names), -1], dtype=np.int32)
+    return pd.Series(pd.Categorical.from_codes(lookup[column.cat.codes.to_numpy()], categories=pd.Index(list(places), dtype="str")))
+
+
 def _rank_names(frame: pd.DataFrame) -> pd.Series:
     """What tells the ranks of this log apart: rank, with service and log in front where there are several."""
-    parts = [name for name in ("server", "source") if frame[name].nunique() > 1] + ["rank"]
-    joined = frame[parts[0]].astype(str)
-    for name in parts[1:]:
-        joined = joined + " " + frame[name].astype(str)
-    return joined
+    parts = [frame[name].cat for name in (*(name for name in ("server", "source") if frame[name].nunique() > 1), "rank")]
+    sizes = [len(part.categories) for part in parts]
+    if 0 in sizes:
+        return frame["rank"]
+    joint = np.ravel_multi_index([part.codes.to_numpy() for part in parts], sizes)
+    used, codes = np.unique(joint, return_inverse=True)
+    words = zip(*(part.categories[places] for part, places in zip(parts, np.unravel_index(used, sizes), strict=True)), strict=True)
+    return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index([" ".join(map(str, group)) for group in words], dtype="str")))
 
 
 def _time(frame: pd.DataFrame) -> tuple[str, Facet]:

@@ -130,6 +130,7 @@ class ViolationTable:
         self._times = array("d")
         self._overflow = array("b")
         self._fields_read = array("b")
+        self._groups: tuple[int, list[tuple[Stream, str, str, int, int]]] = (0, [])
 
     def __len__(self) -> int:
         return len(self._times)
@@ -250,9 +251,12 @@ class ViolationTable:
         return list(self._tags if name == "tag" else self._reasons)
 
     def group_counts(self) -> list[tuple[Stream, str, str, int, int]]:
-        """Stream, launch tag, '+'-joined current reasons, rows and distinct slots of each group; needs a tenth of what frame() does."""
-        if not len(self):
-            return []
+        """Stream, launch tag, '+'-joined current reasons, rows and distinct slots of each group; kept until a row is added."""
+        if self._groups[0] != len(self):
+            self._groups = (len(self), self._count_groups())
+        return self._groups[1]
+
+    def _count_groups(self) -> list[tuple[Stream, str, str, int, int]]:
         normal: dict[str, int] = {}
         reasons = _recoded(np.arange(len(self._reasons)), ["+".join(normal_reasons(text)) or "none" for text in self._reasons], normal)
         codes = {name: self._codes[name].array(np.int32) for name in ("stream", "tag", "reason")}

@@ -119,7 +119,9 @@ def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
         style.caption("No slot is reported.")
         return
     # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
-    order = np.argsort(-counts, kind="stable")[:_TABLE_LIMIT]
+    least = np.partition(counts, -_TABLE_LIMIT)[-_TABLE_LIMIT] if len(counts) > _TABLE_LIMIT else 0
+    often = np.flatnonzero(counts >= least)
+    order = often[np.argsort(-counts[often], kind="stable")][:_TABLE_LIMIT]
     table = pd.DataFrame({"slot": slots[order], "rows": counts[order]})
     if inspected.page_size and inspected.page_size > 1:
         table["page"], table["in page"] = table["slot"] // inspected.page_size, table["slot"] % inspected.page_size
