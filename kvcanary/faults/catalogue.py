@@ -515,7 +515,7 @@ CATALOGUE: tuple[FaultClass, ...] = (
             ),
             Variant(
                 "chunk_end_after_retraction",
-                "the same in the reply of a request that was sent back: the next token is looked up in the prompt alone",
+                "a chunk that ends in the reply of a request that was sent back gets the prediction, since only its prompt is looked up",
                 Hook.WRITE,
                 (Sighting(_TOKEN, _BOTH, need="token_assert", latency_steps=1),),
                 "the chain follows the token that was written; only the token check knows the right one",

@@ -10,6 +10,7 @@ from kvcanary.analysis.replay_card import owner_name
 from kvcanary.charts import replay as charts
 from kvcanary.escape import html_text
 from kvcanary.faults.catalogue import CATALOGUE
+from kvcanary.faults.injectors import FaultRecord
 from kvcanary.faults.memory import Group
 from kvcanary.lab.campaign import CellSummary
 from kvcanary.lab.replay import PoolView, Replay, ReplayFrame
@@ -76,17 +77,25 @@ def _story(played: Replay) -> str:
     record = played.record
     if record is None:
         return "The fault found no victim in this run."
-    slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
-    where = f" at slot {slots} of the {_GROUP_NAMES[played.group]}" if record.slots else ""
-    readers = ", ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
-    who = f", which request{'s' if len(record.rids) > 1 else ''} {readers} use{'' if len(record.rids) > 1 else 's'}" if record.rids else ""
-    done = f"Injected in step {record.step}{where}{who}."
+    done = f"Injected in step {record.step}{_where(played, record)}."
     if played.first_report is None:
         return f"{done} It was never reported."
     frame = next(frame for frame in played.frames if frame.index == played.first_report)
     after = played.first_report - record.step
     soon = "in the same step" if not after else f"{after} step{'s' if after > 1 else ''} later"
     return f"{done} First reported {soon}, by {_first_tags(frame)}."
+
+
+def _where(played: Replay, record: FaultRecord) -> str:
+    """The damaged slots and who uses them; of a wrong input, which is no slot, whose token it is."""
+    if not record.slots:
+        cells = list(dict.fromkeys((op.rid, op.position) for op in record.ops if op.rid >= 0))
+        tokens = [f"position {position} of request {rid}" for rid, position in cells]
+        return f" at {' and '.join(tokens[:3])} in the {_GROUP_NAMES[played.group]}" if tokens else ""
+    slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
+    readers = ", ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
+    who = f", which request{'s' if len(record.rids) > 1 else ''} {readers} use{'' if len(record.rids) > 1 else 's'}" if record.rids else ""
+    return f" at slot {slots} of the {_GROUP_NAMES[played.group]}{who}"
 
 
 def _first_tags(frame: ReplayFrame) -> str:
@@ -106,7 +115,7 @@ def _film(played: Replay, group: Group, by: str) -> None:
     _advance(played, key)
     frame = frames[st.session_state[key]]
     pool = frame.pools[group]
-    slot = _chosen_slot(played, pool)
+    slot = _chosen_slot(played, group, pool)
     _controls(played, key, slot)
     text = charts.timeline_summary(played.frames)
     chosen_step = f"timeline.{key}"
@@ -210,12 +219,14 @@ def _view_choice(played: Replay) -> tuple[Group, str]:
     return group, by
 
 
-def _chosen_slot(played: Replay, pool: PoolView) -> int:
-    """The slot that the address names, else the damaged one."""
+def _chosen_slot(played: Replay, group: Group, pool: PoolView) -> int:
+    """The slot that the address names, else the damaged one, which a wrong input names by its token alone."""
     asked = fault_lab_address.number("slot")
     if asked is not None and asked < len(pool.status):
         return asked
     hit = played.record.slots if played.record else ()
+    if played.record and not hit:
+        hit = tuple(slot for frame in played.frames if frame.index == played.record.step for slot in frame.pools[group].injected.tolist())
     return next((slot for slot in hit if 0 <= slot < len(pool.status)), int(next(iter(pool.entries.slots.tolist()), 0)))
 
 
