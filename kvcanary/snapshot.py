@@ -69,19 +69,8 @@ def save(
         raise ContractError("req_to_token, req_pool_indices and seq_lens belong together: give all three or none of them")
     mode = RealKvHashMode(int(real_kv_hash_mode))
     tensors: dict[str, torch.Tensor] = {}
-    groups = []
     for index, group in enumerate(buffer_groups):
-        groups.append({"kind": str(group.kind.name), "token_offset": int(group.kv_token_id_vs_position_offset)})
-        for name in BUFFER_NAMES:
-            if getattr(group, name) is not None:
-                tensors[f"{index}.{name}"] = _host(getattr(group, name))
-        for half in ("k", "v"):
-            slots = 0 if getattr(group, f"{half}_tail") is None else int(getattr(group, f"{half}_tail").shape[0])
-            for number, source in enumerate(getattr(group, f"real_kv_sources_{half}")):
-                if mode is not RealKvHashMode.NONE and slots:
-                    tensors[f"{index}.source_{half}.{number}"] = _pack(source, mode, slots)
-        if group.swa_index_lut is not None:
-            tensors[f"{index}.full_to_swa"] = _host(group.swa_index_lut)
+        tensors |= {f"{index}.{name}": tensor for name, tensor in _group_tensors(group, mode).items()}
     for name, value, dtype in (
         ("req_to_token", req_to_token, torch.int32),
         ("req_pool_indices", req_pool_indices, torch.int64),
@@ -92,7 +81,9 @@ def save(
             tensors[name] = _host(torch.as_tensor(value).to(dtype))
     metadata = {
         "format": FORMAT,
-        "groups": json.dumps(groups),
+        "groups": json.dumps(
+            [{"kind": str(group.kind.name), "token_offset": int(group.kv_token_id_vs_position_offset)} for group in buffer_groups]
+        ),
         "hash_mode": str(int(mode)),
         "swa_window": str(int(swa_window)),
         "ring_total": str(0 if violation_write_index is None else int(violation_write_index)),
@@ -113,6 +104,19 @@ def verify(snapshot: Snapshot, *, backend: str = AUTO) -> list[GroupCheck]:
     """Verify every stamped slot: along the chains of the request table where it is given, and the KV bytes of all others."""
     chosen, _ = choose_backend(backend)
     return [_check_group(snapshot, group, chosen) for group in snapshot.groups]
+
+
+def _group_tensors(group: Any, mode: RealKvHashMode) -> dict[str, torch.Tensor]:
+    """What one buffer group leaves in the file, by name."""
+    found = {name: _host(getattr(group, name)) for name in BUFFER_NAMES if getattr(group, name) is not None}
+    for half in ("k", "v"):
+        slots = 0 if getattr(group, f"{half}_tail") is None else int(getattr(group, f"{half}_tail").shape[0])
+        for number, source in enumerate(getattr(group, f"real_kv_sources_{half}")):
+            if mode is not RealKvHashMode.NONE and slots:
+                found[f"source_{half}.{number}"] = _pack(source, mode, slots)
+    if group.swa_index_lut is not None:
+        found["full_to_swa"] = _host(group.swa_index_lut)
+    return found
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:

@@ -175,37 +175,28 @@ def _latency_and_cost(campaign: Campaign) -> None:
         )  # fmt: skip
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):
-        blocks.table(
-            (
-                "configuration",
-                "found",
-                "at once",
-                "steps p50",
-                "steps p90",
-                "tokens p50",
-                "tokens p90",
-                "entries per step",
-                "canary per step",
-                "on the frontier",
-            ),
-            [
-                (
-                    row.config,
-                    f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
-                    format_fraction(curve.shares[0]),
-                    *("none" if steps is None else f"{steps:.3g}" for steps in (row.latency_p50, row.latency_p90)),
-                    *(
-                        "none" if count is None else format_count(round(count))
-                        for count in (row.latency_tokens_p50, row.latency_tokens_p90)
-                    ),
-                    format_count(round(row.verified_per_step)),
-                    format_seconds(row.canary_s_per_step),
-                    "yes" if row.on_frontier else "no",
-                )
-                for row, curve in zip(campaign.costs, campaign.curves, strict=True)
-            ],
-            numeric=tuple(range(1, 9)),
+        _cost_table(campaign)
+
+
+def _cost_table(campaign: Campaign) -> None:
+    head = (
+        "configuration", "found", "at once", "steps p50", "steps p90", "tokens p50", "tokens p90", "entries per step", "canary per step",
+        "on the frontier",
+    )  # fmt: skip
+    rows = [
+        (
+            row.config,
+            f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
+            format_fraction(curve.shares[0]),
+            *("none" if steps is None else f"{steps:.3g}" for steps in (row.latency_p50, row.latency_p90)),
+            *("none" if count is None else format_count(round(count)) for count in (row.latency_tokens_p50, row.latency_tokens_p90)),
+            format_count(round(row.verified_per_step)),
+            format_seconds(row.canary_s_per_step),
+            "yes" if row.on_frontier else "no",
         )
+        for row, curve in zip(campaign.costs, campaign.curves, strict=True)
+    ]
+    blocks.table(head, rows, numeric=tuple(range(1, 9)))
 
 
 def _answer(campaign: Campaign) -> None:
