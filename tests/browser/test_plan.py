@@ -55,11 +55,11 @@ def test_a_command_fills_fields_with_their_sources_and_is_taken_back(page: Page,
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
     expect(line_of(page, "page_size")).to_have_attribute("title", "from --page-size, line 3")
     expect(line_of(page, "ring_capacity")).to_have_attribute("title", re.compile("SGLANG_KV_CANARY_RING_CAPACITY"))
-    expect(line_of(page, "pool_slot_count")).to_have_attribute("title", "")
+    expect(line_of(page, "pool_slot_count")).to_have_attribute("title", "--max-total-tokens")
     page.get_by_role("button", name="Undo import").click()
     expect(page.get_by_label("Page size", exact=True)).to_have_value("1")
     expect(page.locator(".st-key-import_report")).to_have_count(0)
-    expect(line_of(page, "page_size")).to_have_attribute("title", "")
+    expect(line_of(page, "page_size")).to_have_attribute("title", "--page-size")
     # For a moment the page holds the old box beside the new one.
     expect(page.get_by_label("Paste anything")).to_have_count(1)
     expect(page.get_by_label("Paste anything")).to_have_value(COMMAND)
