@@ -18,7 +18,7 @@ from kvcanary.cli.options import fail, read_file, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_bytes, write_text
 from kvcanary.cli.runs_table import Home, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
-from kvcanary.escape import terminal_text
+from kvcanary.escape import terminal_text, visible
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
 from kvcanary.store.rows import KINDS, RunRow
@@ -80,7 +80,7 @@ def list_runs(
     except KvCanaryError as error:
         fail(str(error))
     for problem in damaged:
-        typer.echo(f"not readable: {problem}", err=True)
+        typer.echo(f"not readable: {visible(problem)}", err=True)
     if json_target is not None:
         write_document({"schema": "kvcanary.run_list", "version": 1, "count": count, "runs": [_row(row) for row in rows]}, json_target)
         return

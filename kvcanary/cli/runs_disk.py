@@ -13,7 +13,7 @@ from kvcanary.cli.exit_codes import PARTIAL
 from kvcanary.cli.options import fail, wide_console
 from kvcanary.cli.runs_table import Home, how_many, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
-from kvcanary.escape import terminal_text
+from kvcanary.escape import terminal_text, visible
 from kvcanary.store.home import open_store
 from kvcanary.store.rows import RunRow
 from kvcanary.units import format_bytes, format_count
@@ -79,7 +79,7 @@ def purge(
     if elsewhere:
         console.print(f"{format_count(elsewhere)} more were deleted in other data folders of this store; purge them there.")
     for problem in problems:
-        typer.echo(problem, err=True)
+        typer.echo(visible(problem), err=True)
     if not dry_run and len(shown) < len(doomed):
         raise typer.Exit(PARTIAL)
 

@@ -73,3 +73,17 @@ def test_what_a_real_terminal_gets(tmp_path: Path) -> None:
     assert r"[red]\x1b[31m\x1b]0;title\x07\x9b2J\u202e[/red]" in result.stdout
     assert "\x1b]" not in result.stdout
     assert "\u202e" not in result.stdout
+
+
+def test_a_run_folder_with_a_hostile_name_and_an_imported_run(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / f"20260131-235959-{HOSTILE.replace('/', '')}"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    listed = CliRunner().invoke(app, ["runs", "list", "--home", str(tmp_path)])
+    assert "not readable: run 20260131-235959-" in listed.output
+    assert clean(listed.output)
+    document = tmp_path / "run.json"
+    document.write_text(json.dumps({HOSTILE: 1, "schema": "kvcanary.run", "version": 2}))
+    taken = CliRunner().invoke(app, ["runs", "import", str(document), "--home", str(tmp_path)])
+    assert taken.exit_code == 2
+    assert clean(taken.output)
