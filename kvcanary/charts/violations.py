@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ _COLORS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8
 _PATTERNS = ("", "/", "x", ".", "-", "|", "+")
 _BAR = {"light": "#0b62a8", "dark": "#6cb2f0"}
 _FADED = 0.35
+_FEW = 5
 
 
 def main_reasons(labels: Sequence[str], counts: Counts) -> tuple[list[str], Counts]:
@@ -57,10 +59,13 @@ def timeline(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Cou
                 unselected={"marker": {"opacity": 1}},
             )
         )
+    # Plotly would cut the second of a lone bin, and a violation, into parts.
+    alone: dict[str, Any] = {"tickvals": list(bins)} if axis == "time" and len(bins) == 1 else {}
+    whole: dict[str, Any] = {"dtick": 1} if columns.sum(axis=1).max(initial=0) <= _FEW else {}
     return style(
         figure, theme, height=240, barmode="stack", showlegend=True, bargap=0.06, clickmode="event+select", separators=".\u202f",
-        xaxis={"title": None if axis == "time" else axis, "type": "date" if axis == "time" else "linear"},
-        yaxis={"title": "violations", "tickformat": ",d", "rangemode": "tozero"},
+        xaxis={"title": None if axis == "time" else axis, "type": "date" if axis == "time" else "linear", **alone},
+        yaxis={"title": "violations", "tickformat": ",d", "rangemode": "tozero", **whole},
     )  # fmt: skip
 
 
@@ -70,6 +75,8 @@ def timeline_summary(axis: str, bins: Sequence[str], reasons: Sequence[str], cou
     if not totals.sum():
         return "No violation is listed."
     first, most, kind = int(np.flatnonzero(totals)[0]), int(totals.argmax()), int(kinds.argmax())
+    if totals.sum() == 1:
+        return f"One violation, at {axis} {bins[first]}: {reasons[kind]}."
     return (
         f"{format_count(int(totals.sum()))} violations by {axis}, from {bins[first]} on; most ({format_count(int(totals[most]))}) at "
         f"{bins[most]}; most often {reasons[kind]} ({format_count(int(kinds[kind]))})."

@@ -35,7 +35,8 @@ def filters(found: Loaded) -> None:
             style.caption(f"{format_count(kept)} of {format_count(cross.count)} violations are shown: {words}.")
             st.button("Show all", key="inspect_clear", on_click=address.clear_filters, type="tertiary", icon=":material/filter_alt_off:")
         else:
-            style.caption(f"All {format_count(cross.count)} violations are shown. Click a bar or a cell to keep its rows in every view.")
+            shown = "The one violation is" if cross.count == 1 else f"All {format_count(cross.count)} violations are"
+            style.caption(f"{shown} shown. Click a bar or a cell to keep its rows in every view.")
         with st.popover("Filters", icon=":material/filter_alt:", width="content"):
             for name in FACETS:
                 if len(cross.facets[name].labels) > 1 or name in chosen:

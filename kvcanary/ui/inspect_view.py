@@ -32,7 +32,9 @@ def answer(found: Loaded) -> None:
     )
     lines = f"{format_count(log.canary_lines)} of {format_count(log.lines)} lines are the canary's{unread}"
     style.caption(f"Coverage: {checked}; {lines}; {format_bytes(log.bytes_read)}.")
-    reasons, notes = diagnosis.coverage.reasons, diagnosis.notes
+    # What the verdict says already stands there.
+    reasons = [reason for reason in diagnosis.coverage.reasons if reason not in diagnosis.sentence]
+    notes = diagnosis.notes
     lines_html = [f'<p class="kvc-why kvc-warning">{html_text(reason)}</p>' for reason in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
         more = f"More under coverage by rank: {format_count(len(reasons) - _REASONS)}."

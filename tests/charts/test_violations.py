@@ -32,6 +32,8 @@ def test_timeline_bars_carry_their_bin_and_fade_when_others_are_chosen(axis: str
 def test_timeline_in_words() -> None:
     text = violations.timeline_summary("step", ["300", "304"], ["a", "b"], np.array([[2, 0], [1, 5]]))
     assert text == "8 violations by step, from 300 on; most (6) at 304; most often b (5)."
+    one = violations.timeline_summary("step", ["300"], ["a", "b"], np.array([[0, 1]]))
+    assert one == "One violation, at step 300: b."
     assert violations.timeline_summary("step", [], [], np.zeros((0, 0), dtype=np.int64)) == "No violation is listed."
 
 
