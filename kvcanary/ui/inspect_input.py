@@ -25,7 +25,7 @@ from kvcanary.units import format_bytes, format_fraction
 UPLOAD_LIMIT_MB = 200
 SNAPSHOT_SUFFIX = ".safetensors"
 # A log that is read within this time needs no progress bar.
-_PATIENCE_S, _POLL_S, _FOLLOW_S = 1.5, 0.5, 1.0
+_PATIENCE_S, _POLL_S, _FOLLOW_S = 1.5, 0.5, 0.5
 _FOUND, _PROBLEM, _TEXT, _FILES = "inspect_found", "inspect_problem", "inspect_text", "inspect_files"
 _READING, _FOLLOWING, _PICKED, _TRIED = "inspect_reading", "inspect_following", "inspect_picked", "inspect_tried"
 

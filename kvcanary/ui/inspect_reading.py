@@ -1,4 +1,4 @@
-"""Reading a log beside the page: a thread with progress and stop, and a follower that is asked again every second."""
+"""Reading a log beside the page: a thread with progress and stop, and a follower that is asked again twice a second."""
 
 from __future__ import annotations
 
