@@ -6,6 +6,7 @@ import hmac
 import logging
 import os
 import secrets
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -136,8 +137,10 @@ async def lifespan(_app: Any) -> AsyncIterator[None]:
             "Set KVCANARY_OIDC_ISSUER (see SECURITY.md), or put it behind something that asks who is there.",
             where,
         )
-    warmup.start()
+    stopping = threading.Event()
+    warmup.start(stopping)
     yield
+    stopping.set()
 
 
 def app_secrets() -> dict[str, Any] | None:
