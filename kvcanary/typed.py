@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from kvcanary.errors import ConfigError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 
 def typed(kind: type[T], values: Mapping[str, Any]) -> T:
@@ -24,10 +20,10 @@ def typed(kind: type[T], values: Mapping[str, Any]) -> T:
     Raises ConfigError with the field, the rule and the value for a field that is missing, unknown or of another type, which is looked for
     inside nested dataclasses as well, and for numbers that JSON does not have.
     """
-    if unknown := set(values) - {field.name for field in fields(kind)}:
-        raise ConfigError(f"{str(min(unknown, key=str))[:60]!r} is no field of it")
+    hashable: Any = kind
+    adapter = _adapter(hashable)
     try:
-        built: T = _adapter(kind).validate_json(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), strict=True)
+        built: T = adapter.validate_json(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "document"
@@ -35,12 +31,27 @@ def typed(kind: type[T], values: Mapping[str, Any]) -> T:
         raise ConfigError(f"{field}: {_rule(first['msg'])}{got}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"holds what JSON does not have: {str(error)[:100]}") from None
+    if (name := next(_dropped(values, adapter.dump_python(built)), None)) is not None:
+        raise ConfigError(f"{name[:60]!r} is no field of it")
     return built
 
 
 @lru_cache(maxsize=32)
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def _dropped(given: Any, taken: Any) -> Iterator[str]:
+    """Keys that were given and not taken over, at any depth."""
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            if key in taken:
+                yield from _dropped(value, taken[key])
+            else:
+                yield str(key)
+    elif isinstance(given, list):
+        for one, other in zip(given, taken, strict=True):
+            yield from _dropped(one, other)
 
 
 def _rule(message: str) -> str:

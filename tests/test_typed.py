@@ -47,6 +47,8 @@ def test_lists_become_tuples_and_texts_enums() -> None:
         ({"count": 1, "parts": [{"name": "a"}, {"name": 5}]}, "parts.1.name: should be a valid string, got 5"),
         ({"count": 1, "parts": {"name": "a"}}, "parts: should be a valid array"),
         ({"count": 1, "other": 2}, "'other' is no field of it"),
+        ({"count": 1, "": 2}, "'' is no field of it"),
+        ({"count": 1, "parts": [{"name": "a"}, {"name": "b", "more": 1}]}, "'more' is no field of it"),
         ({"count": 1, "free": float("inf")}, "holds what JSON does not have"),
         ({"count": 1, "free": {1, 2}}, "holds what JSON does not have"),
         ({"count": 1, "free": "x" * 9, "share": "y" * 900}, "share: should be a valid number, got 'yyy"),

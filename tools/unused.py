@@ -28,7 +28,6 @@ USED_ELSEWHERE: dict[str, str] = {
     "kvcanary/lab/points.py: *_graph": "fields of documents",
     "tools/measure_sessions.py: *": "fields of Streamlit's messages",
     "kvcanary/config/settings.py: model_config": "read by pydantic",
-    "kvcanary/typed.py: DataclassInstance": "the bound of a type, which is named in text",
 }
 
 
