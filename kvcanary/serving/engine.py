@@ -153,7 +153,7 @@ class ServingEngine:
         """Steps until a request arrives, this one included; many when none will."""
         if self._upcoming is None:
             return RUN_STEPS
-        return min(RUN_STEPS, int((self._upcoming.arrival_s - self.clock_s) / self.options.step_s) + 1)
+        return int(min(RUN_STEPS - 1, (self._upcoming.arrival_s - self.clock_s) / self.options.step_s)) + 1
 
     def _wait(self) -> bool:
         """Let time pass until something arrives; False when nothing ever will."""
