@@ -47,11 +47,14 @@ class Words:
 
     def used(self) -> tuple[Int64, list[bytes]]:
         """Codes and texts of those that are used, in order of their first use."""
-        _, firsts, dense = np.unique(self.codes, return_index=True, return_inverse=True)
-        order = np.argsort(firsts)
-        places = np.empty_like(order)
+        count = len(self.codes)
+        firsts = np.full(len(self.texts), count)
+        # Backwards, so that the first use of a text is the one that stays.
+        firsts[self.codes[::-1]] = np.arange(count - 1, -1, -1)
+        order = np.argsort(firsts)[: int((firsts < count).sum())]
+        places = np.zeros(len(self.texts), dtype=np.int64)
         places[order] = np.arange(len(order))
-        return places[dense], [self.texts[code] for code in self.codes[np.sort(firsts)].tolist()]
+        return places[self.codes], [self.texts[code] for code in order.tolist()]
 
 
 class BlockText:

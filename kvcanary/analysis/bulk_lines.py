@@ -108,11 +108,14 @@ def read_block(block: bytes) -> BulkBlock | None:
     if not len(text.starts):
         return None
     text_at, bracketed = _text_places(text)
-    records = read_records(text, _heads(text, text_at, bracketed, text.says(text_at, MARK)))
-    numbers = {
-        name: _numbers(text, _heads(text, text_at, bracketed, bracketed & text.says(text_at, words[0])), words)
-        for name, words in FORMS.items()
-    }
+    begins = text.data[text_at]
+
+    def heads(word: bytes, among: Bools) -> Heads:
+        maybe = np.flatnonzero(among & (begins == word[0]))
+        return _heads(text, text_at, bracketed, maybe[text.says(text_at[maybe], word)])
+
+    records = read_records(text, heads(MARK, np.ones(len(begins), dtype=bool)))
+    numbers = {name: _numbers(text, heads(words[0], bracketed), words) for name, words in FORMS.items()}
     count = len(text.starts)
     covered, inside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     for lines in (records.heads.lines, *(read.heads.lines for read in numbers.values())):
@@ -163,8 +166,7 @@ def _text_places(text: BlockText) -> tuple[Int64, Bools]:
     return text_at, bracketed
 
 
-def _heads(text: BlockText, text_at: Int64, bracketed: Bools, chosen: Bools) -> Heads:
-    lines = np.flatnonzero(chosen)
+def _heads(text: BlockText, text_at: Int64, bracketed: Bools, lines: Int64) -> Heads:
     check = Checked(text, len(lines))
     starts, ends, prefixed = text.starts[lines], text_at[lines], bracketed[lines]
     time = check.words(starts + prefixed, np.where(prefixed, _TIME_CHARS, 0), _TIME)
@@ -186,6 +188,8 @@ def _numbers(text: BlockText, heads: Heads, words: Sequence[bytes]) -> BulkNumbe
 
 def _silent(text: BlockText, covered: Bools) -> Bools:
     """Lines near others of the block that mean nothing even while a record waits for its body."""
+    if covered.all():
+        return covered
     lines = np.arange(len(covered))
     last = np.maximum.accumulate(np.where(covered, lines, -1 - OPEN_LINES))
     silent = ~covered & (lines - last <= OPEN_LINES)
