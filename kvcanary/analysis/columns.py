@@ -31,6 +31,11 @@ class IntColumn:
         self._widen(value, value)
         self._values[row] = value
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the values take."""
+        return len(self._values) * self._values.itemsize
+
     def append(self, value: int) -> None:
         """Add one value; OverflowError beyond 64 bits."""
         try:

@@ -89,6 +89,9 @@ def test_slots_and_their_rows() -> None:
     cross = crossed(MIXED)
     slots, counts = cross.slot_rows(cross.mask({"rank": ("TP1",)}))
     assert (slots.tolist(), counts.tolist()) == ([192], [2])
+    far = crossed([*MIXED, (Row(slot=1 << 60), prefix("TP1"), 9)])
+    slots, counts = far.slot_rows(far.mask({"rank": ("TP1",)}))
+    assert (slots.tolist(), counts.tolist()) == ([192, 1 << 60], [2, 1])
 
 
 def test_ranks_of_several_logs_are_told_apart() -> None:

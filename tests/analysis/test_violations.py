@@ -5,6 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from kvcanary.analysis.canary_log import LogBuilder
+from kvcanary.analysis.log_reader import LogReader
 from kvcanary.analysis.log_stream import read_text
 from kvcanary.analysis.violations import ViolationTable, normal_reasons
 from tests.analysis.rendering import Row, prefix
@@ -89,3 +91,12 @@ def test_groups_count_rows_and_distinct_slots_and_join_old_labels() -> None:
     assert groups[("TP0", "TAIL_K_FULL", "verify_real_kv_hash")] == (3, 2)
     assert groups[("TP0", "HEAD_K_FULL", "verify_chain_hash")] == (2, 2)
     assert read_text("nothing\n").violations.group_counts() == []
+
+
+def test_groups_follow_a_table_that_grows() -> None:
+    builder = LogBuilder()
+    reader = LogReader(builder, server="s", file="f")
+    reader.feed(f"{prefix()}{Row(slot=3).line()}\n".encode())
+    assert [group[3:] for group in builder.violations.group_counts()] == [(1, 1)]
+    reader.feed(f"{prefix()}{Row(slot=4).line()}\n".encode())
+    assert [group[3:] for group in builder.violations.group_counts()] == [(2, 2)]
