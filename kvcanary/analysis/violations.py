@@ -259,17 +259,25 @@ class ViolationTable:
     def _count_groups(self) -> list[tuple[Stream, str, str, int, int]]:
         normal: dict[str, int] = {}
         reasons = _recoded(np.arange(len(self._reasons)), ["+".join(normal_reasons(text)) or "none" for text in self._reasons], normal)
-        codes = {name: self._codes[name].array(np.int32) for name in ("stream", "tag", "reason")}
         shape = (len(self._streams), len(self._tags), len(normal))
-        joint = np.ravel_multi_index((codes["stream"], codes["tag"], reasons[codes["reason"]]), shape)
+        # One array after the other, because of a million rows each weighs megabytes.
+        joint = self._codes["stream"].array(np.int32 if math.prod(shape) < 1 << 31 else np.int64)
+        for size, column in (
+            (shape[1], self._codes["tag"].array(np.int32)),
+            (shape[2], reasons.astype(np.int32)[self._codes["reason"].array(np.int32)]),
+        ):
+            joint *= size
+            joint += column.astype(joint.dtype, copy=False)
         order = np.argsort(joint, kind="stable")
-        groups, starts = np.unique(joint[order], return_index=True)
+        joint = joint[order]
+        starts = np.flatnonzero(np.append(True, joint[1:] != joint[:-1])) if len(joint) else np.zeros(0, dtype=np.int64)
         known = np.array(self._fields_read, dtype=np.int8) > RECORD_FIELDS.index("slot_idx")
         slots = self._ints["slot_idx"].array()
         streams, tags, labels = list(self._streams), list(self._tags), list(normal)
         found = []
-        for group, rows in zip(groups.tolist(), np.split(order, starts[1:]), strict=True):
-            stream, tag, reason = np.unravel_index(group, shape)
+        for first, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(joint)], strict=False):
+            rows = order[first:stop]
+            stream, tag, reason = np.unravel_index(int(joint[first]), shape)
             distinct = np.unique(slots[rows[known[rows]]])
             found.append((streams[int(stream)], tags[int(tag)], labels[int(reason)], len(rows), len(distinct)))
         return found
