@@ -58,4 +58,4 @@ def _cells(row: Row) -> tuple[str, str, str, str, str]:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:.2f}" if unit == "GiB" else format_count(round(value))
+    return f"{value:z.2f}" if unit == "GiB" else format_count(round(value))
