@@ -24,7 +24,6 @@ USED_ELSEWHERE: dict[str, str] = {
     "kvcanary/store/connection.py: isolation_level": "read by sqlite3",
     "kvcanary/analysis/coverage.py: skipped_steps": "a field of documents",
     "kvcanary/analysis/coverage.py: silent_ranks": "a field of documents",
-    "kvcanary/faults/catalogue.py: refs": "where a fault was met; for readers",
     "kvcanary/lab/points.py: *_graph": "fields of documents",
     "tools/measure_sessions.py: *": "fields of Streamlit's messages",
     "kvcanary/config/settings.py: model_config": "read by pydantic",
