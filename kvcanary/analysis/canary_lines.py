@@ -40,7 +40,7 @@ FAST_MESSAGE = re.compile(
     rb"position=(?P<position>-?\d{1,18}) stored_token=(?P<token>-?\d{1,18}) expected_token=(?P<expected>-?\d{1,18}) "
     rb"stored_chain_hash=0x(?P<hash>[0-9a-f]{16}) expected_aux=0x(?P<aux>[0-9a-f]{16})\r?\n"
     rb"KV cache canary violation detected \(kernel_kind=(?P=tag), slot_idx=(?P=slot), position=(?P=position)\)\r?\n"
-    rb"canary_kind: +[a-z0-9_()-]+\r?\n  fail_reasons: [a-z_ ]+\r?\n  (?:stored|actual): +token_id=(?P=token) +position=(?P=position) "
+    rb"canary_kind: {7}[a-z0-9_()-]+\r?\n  fail_reasons: [a-z_ ]+\r?\n  (?:stored|actual): {3}token_id=(?P=token) {3}position=(?P=position) "
     rb"prev_hash=0x(?P=hash)\r?\n  expected: [^\n]*\n"
     rb"  total_violations=(?P<total>\d{1,18}) ring_overflow=(?P<overflow>True|False) step_when_pumped=(?P<step>\d{1,18})\r?\n"
 )
