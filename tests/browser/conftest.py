@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-@pytest.fixture(scope="session")
+# For this folder and no longer: as long as playwright is there, an event loop runs in this thread, and no other test could run one.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = os.environ.get("KVCANARY_CHROMIUM") or next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
     if path is None:
@@ -34,7 +35,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with run_server(tmp_path_factory.mktemp("kvcanary-home")) as url:
         yield url
