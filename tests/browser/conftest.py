@@ -23,8 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-# For this folder and no longer: as long as playwright is there, an event loop runs in this thread, and no other test could run one.
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     path = os.environ.get("KVCANARY_CHROMIUM") or next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
     if path is None:
@@ -35,7 +34,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with run_server(tmp_path_factory.mktemp("kvcanary-home")) as url:
         yield url

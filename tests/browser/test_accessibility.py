@@ -85,7 +85,7 @@ STATES: dict[str, Callable[[Page, str], None]] = {
 }
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def axe() -> str:
     if not AXE.is_file():
         pytest.skip("no axe-core on this machine (npm ci --prefix tests/browser, or KVCANARY_AXE=path of axe.min.js)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -35,7 +36,9 @@ def ask(host: bytes | None, kind: str = "http") -> list[Message]:
         await (PlainTextResponse("page")(scope, receive, send) if kind == "http" else send({"type": "websocket.accept"}))
 
     scope = {"type": kind, "method": "GET", "path": "/", "headers": [] if host is None else [(b"host", host)]}
-    asyncio.run(hosts.KnownHosts(app)(scope, receive, send))
+    # In a thread of its own: once a browser test has run, playwright keeps an event loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, hosts.KnownHosts(app)(scope, receive, send)).result()
     return sent
 
 
