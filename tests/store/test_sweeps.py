@@ -300,6 +300,7 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.flaky(reruns=2)
 def test_a_ray_cluster_that_loses_a_worker_has_each_point_once(shared_store: Place, tmp_path: Path) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=_kill_first, args=(tmp_path, killed))
