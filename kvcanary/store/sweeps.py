@@ -163,13 +163,15 @@ def _label(store: Store, run_id: str, label: str) -> None:
 
 
 def _by_key(store: Store, name: str, label: str) -> dict[str, list[RunRecord]]:
-    """Records of a sweep's points; of each point the finished ones first, then the active ones."""
-    records = {record.id: record for record in (*store.records(limit=_UNLABELLED), *store.records(label=label))}
+    """Records of a sweep's points; of each point the finished ones first, then the active ones. One without its label is given it."""
+    labelled = {record.id: record for record in store.records(label=label)}
     found: dict[str, list[RunRecord]] = {}
-    for record in records.values():
+    for record in ({record.id: record for record in store.records(limit=_UNLABELLED)} | labelled).values():
         sweep, _, key = record.sweep.rpartition("/")
         if sweep == name:
             found.setdefault(key, []).append(record)
+            if record.id not in labelled:
+                store.add_label(record.id, label)
     for mine in found.values():
         mine.sort(key=lambda record: (record.state is not RunState.DONE, not record.state.active, record.created_s))
     return found

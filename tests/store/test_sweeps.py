@@ -113,6 +113,15 @@ def test_a_run_without_its_label_is_found_too(jobs: type[ScriptedJobs], tmp_path
     assert list(finished(SWEEP, Place(home=str(tmp_path)))) == [SWEEP.points[0].key]
 
 
+def test_a_run_that_was_lost_before_its_label_is_listed_with_its_sweep(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
+    lost = store_run(tmp_path, 0, kind="campaign", state=RunState.INTERRUPTED, sweep=f"seeds/{SWEEP.points[0].key}")
+    jobs.script = [RunState.DONE]
+    again = run_first(tmp_path)
+    store = Place(home=str(tmp_path)).open()
+    assert {row.id for row in store.list(label="sweep:seeds")} == {lost, again.run_id}
+    store.close()
+
+
 def test_a_run_on_another_host_is_not_waited_for(jobs: type[ScriptedJobs], tmp_path: Path) -> None:
     """A host that is lost says nothing, so its run is active in the database for ever."""
     lives = {"state": RunState.RUNNING, "pid": os.getpid(), "pid_started_s": psutil.Process().create_time()}
@@ -300,7 +309,6 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.flaky(reruns=2)
 def test_a_ray_cluster_that_loses_a_worker_has_each_point_once(shared_store: Place, tmp_path: Path) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=_kill_first, args=(tmp_path, killed))
