@@ -17,10 +17,10 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrom
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try a browser test up to three times more before it counts as failed; the summary names each that needed it."""
+    """Try a browser test a second time before it counts as failed; the summary names each that needed it."""
     for item in items:
         if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.flaky(reruns=3, reruns_delay=2))
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,8 @@ def violations(page: Page, axe: str) -> list[str]:
     """Serious and critical ones, each with its rule, its element and what to do."""
     expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
     page.wait_for_load_state("networkidle")
+    # A browser that meets the first button loads its code, and shows a grey place until it is there.
+    expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
     page.evaluate(axe)
     found: list[dict[str, Any]] = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)")
     return [
