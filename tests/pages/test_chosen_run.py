@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.lab.records import RunFolder, RunRecord, RunState
-from kvcanary.ui import services
 
 APP = str(Path(__file__).parents[2] / "app.py")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
-    yield tmp_path
-    services.jobs.clear()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,6 @@ from kvcanary.ui import fault_lab_replay, services
 APP = str(Path(__file__).parents[2] / "app.py")
 SPEC = CampaignSpec(faults=["payload_bytes.bit_flip", "slot_leak.never_freed"], configs=["chain only", "partial"], seeds=1)
 RUN = "20260102-030405-campaign"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
-    yield tmp_path
-    services.jobs.clear()
 
 
 @pytest.fixture(scope="module")

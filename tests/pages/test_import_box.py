@@ -7,19 +7,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcanary.ui import services, state
+from kvcanary.ui import state
 
 APP = str(Path(__file__).parents[2] / "app.py")
 COMMAND = (
     "SGLANG_KV_CANARY_RING_CAPACITY=2048 python -m sglang.launch_server --model-path org/model-7b --max-running-requests 24 \\\n"
     "  --context-length 9000 --page-size 32 --kv-canary raise --kv-canary-real-data partial --no-such-flag 3 $MORE"
 )
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
 
 
 def paste(text: str) -> AppTest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -16,19 +15,11 @@ from kvcanary.analysis.canary_log import CanaryLog
 from kvcanary.analysis.diagnosis import diagnose
 from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.log_stream import lines_around, read_streams, read_text
-from kvcanary.ui import inspect_address, inspect_export, inspect_report, services, state
+from kvcanary.ui import inspect_address, inspect_export, inspect_report, state
 from kvcanary.ui.inspect_example import example_log
 from tests.analysis.rendering import Row, prefix
 
 APP = str(Path(__file__).parents[2] / "app.py")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
-    yield
-    services.jobs.clear()
 
 
 def open_page(**query: str) -> AppTest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,6 @@ from streamlit.testing.v1 import AppTest
 from kvcanary.ui import services, state
 
 APP = str(Path(__file__).parents[2] / "app.py")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
-    yield tmp_path
-    services.jobs.clear()
 
 
 def open_app(**query: str) -> AppTest:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcanary.ui import plan_environment, services
+from kvcanary.ui import plan_environment
 from tests.pages.plan_app import MODEL, checked, field_text, html, keys, open_plan, paste, source, type_into
 
 COMMAND = "python -m sglang.launch_server --model-path org/wren-3b --context-length 6000 --page-size 16 --kv-canary log --mem-frac 0.81"
@@ -21,11 +21,9 @@ OWN = {"schema": 1, "devices": [{"name": "Zebra Z9", "memory_mib": 61000, "memor
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KVCANARY_FETCH_HOSTS", raising=False)
     monkeypatch.delenv(plan_environment.DEVICES_VARIABLE, raising=False)
-    services.jobs.clear()
 
 
 def test_what_is_typed_over_an_import_loses_its_source_and_undo_brings_both_back() -> None:

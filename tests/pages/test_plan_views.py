@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from kvcanary.ui import services
 from tests.pages.plan_app import MODEL, field_text, html, keys, open_plan, paste, show, source, type_into
 
 LOG = """[2026-09-20 10:11:12] server_args=ServerArgs(model_path='org/crane-9b', context_length=20000, mem_fraction_static=0.84, \
@@ -17,12 +14,6 @@ max_running_requests=96, page_size=1, tp_size=1, chunked_prefill_size=4096, max_
 [2026-09-20 10:11:51] max_total_num_tokens=388000, chunked_prefill_size=4096, max_prefill_tokens=16384, max_running_requests=96, \
 context_len=20000, available_gpu_mem=6.50 GB
 """
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
 
 
 def test_solve_answers_and_its_buttons_take_the_answer_over() -> None:

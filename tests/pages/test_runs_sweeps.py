@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
@@ -16,14 +14,6 @@ from tests.stored_runs import store_run
 
 APP = str(Path(__file__).parents[2] / "app.py")
 SWEEP = read_sweep("{name: night, kind: campaign, grid: {seeds: [1, 2, 3, 4]}}")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
-    services.jobs.clear()
-    yield tmp_path
-    services.jobs.clear()
 
 
 def open_runs() -> AppTest:
