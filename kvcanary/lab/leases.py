@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 LOCKS_FOLDER = "locks"
+# A look at a lock keeps its taker out for a moment, and is no holder.
+_LOOK_S, _AGAIN_S = 0.2, 0.005
 
 
 def take(path: Path) -> FileLock | None:
@@ -16,19 +19,32 @@ def take(path: Path) -> FileLock | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_LOOK_S, poll_interval=_AGAIN_S)
     except Timeout:
         return None
     return lock
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock; not by its file, which outlives its holder."""
+    """Whether somebody holds the lock; not by its file, which outlives its holder. Lookers share it, so that none takes another for a holder."""
+    if not path.exists():
+        return False
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except (BlockingIOError, PermissionError):
+            return True
+        except OSError:
+            # A file system without such locks, where filelock has another kind.
+            pass
     lock = take(path)
-    if lock is None:
-        return True
-    lock.release()
-    return False
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def device_lock(root: Path, device: str) -> Path:
