@@ -24,10 +24,9 @@ _AFTERTHOUGHTS = re.compile(
     r"(?i)(?<=www)(?=\.)|(?<=@)|(?<=:)(?=/)|(?<=:)(?=streamlit:|material/)|(?<=<)(?=[-=])|(?<=-)(?=[->])|(?<=[>~])(?==)"
 )
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
-# What spreadsheets start a formula with, in their half-width and full-width forms.
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-# Behind what another country's spreadsheet, or a careless import, takes for the end of a cell.
-_FORMULA_INSIDE = re.compile(r"([;,|\t\n])(?=[\s\"']*[=+\-@＝＋－＠])")
+# What spreadsheets start a formula with, in half width and full width: at the start, and behind what another country's spreadsheet, or a
+# careless import, takes for the end of a cell; blanks and quotes before it are skipped there.
+_FORMULA = re.compile(r"(^|[;,|\t\n])(?=(?:[^\S\t\n]|[\"'])*[=+\-@＝＋－＠])")
 
 
 def visible(text: str, *, keep: str = "\n\t") -> str:
@@ -60,8 +59,8 @@ def chart_text(text: str) -> str:
 
 def csv_text(text: str) -> str:
     """For a cell of a CSV file: a quote keeps a spreadsheet from taking text for a formula, at its start and behind any separator."""
-    plain = _FORMULA_INSIDE.sub(r"\1'", visible(text))
-    return f"'{plain}" if plain.startswith(_FORMULA_STARTS) else plain
+    plain = _FORMULA.sub(r"\1'", visible(text))
+    return f"'{plain}" if plain.startswith(("\t", "\n")) else plain
 
 
 def terminal_text(text: str) -> str:

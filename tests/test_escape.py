@@ -95,6 +95,16 @@ def test_numbers_of_a_table_stay_numbers() -> None:
     assert csv_text("verify_token+verify_position, rank TP0-1; a=b") == "verify_token+verify_position, rank TP0-1; a=b"
 
 
+@pytest.mark.parametrize("text", ["=1", '"=1', " @SUM(A1)", "\u00a0-1", "'+1", "＝1"])
+def test_no_blank_and_no_quote_hides_a_formula(text: str) -> None:
+    assert csv_text(text) == f"'{text}"
+
+
+def test_a_cell_of_lines_is_written_in_the_time_of_its_length() -> None:
+    """Each line end is looked behind once; looking on to the end of the text from each took a minute."""
+    assert len(csv_text("\n" * 200_000 + "=1")) == 200_004
+
+
 @pytest.mark.parametrize("text", ["a;=1+1", 'a,"=1+1', "a\t@SUM(A1)", "a| -1", "a\n+1", "a;＝1"])
 def test_no_separator_of_another_country_starts_a_formula(text: str) -> None:
     assert csv_text(text) == f"{text[:2]}'{text[2:]}"
