@@ -15,7 +15,7 @@ INTEGER_FORMS = "16384, 16_384, 16 384, 16k (= 16 000), 16Ki (= 16 384), 1.5M, 2
 SIZE_FORMS = "80GiB, 80 GB (= 80 * 10^9), 81559MiB, 1.5TiB, 85520809984"
 
 _SPACES = re.compile(r"[\u0020\u00a0\u2009\u202f]")
-_LONG_NUMBER = re.compile(r"(?<![\w.])\d{5,}(?![\w.])")
+_LONG_NUMBER = re.compile(r"(?<![\w.])\d{5,}(?!\w|\.\d)")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+")
 _PLAIN = re.compile(r"[+-]?\d+(?:_\d+)*")
 _SCALED = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(k|K|M|G|T|Ki|Mi|Gi|Ti)")
@@ -130,6 +130,15 @@ def format_rate(per_second: float, what: str) -> str:
         if per_second >= scale:
             return f"{per_second / scale:.3g} {prefix}{what}/s"
     return f"{per_second:.3g} {what}/s"
+
+
+def format_points(difference: float) -> str:
+    """A difference of two shares with its sign: '+12.5 %'. Rounding makes it neither none nor whole: '< -99.9 %'."""
+    sign, beyond = ("-", "<") if difference < 0 else ("+", ">")
+    text = format_fraction(abs(difference))
+    if text.startswith("> "):
+        return f"{beyond} {sign}{text[2:]}"
+    return f"{sign}{text}" if difference else text
 
 
 def format_fraction(value: float) -> str:

@@ -104,6 +104,14 @@ def test_a_fraction_never_rounds_to_all_or_nothing(value: float, text: str) -> N
 
 @pytest.mark.parametrize(
     ("value", "text"),
+    [(0.0, "0 %"), (1.0, "+100 %"), (-1.0, "-100 %"), (-0.9997, "< -99.9 %"), (0.9997, "> +99.9 %"), (0.0002, "+0.02 %"), (-0.25, "-25 %")],
+)
+def test_a_difference_of_shares_has_a_sign(value: float, text: str) -> None:
+    assert units.format_points(value).replace(units.THIN_SPACE, " ") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (50_293_888, "47.96 MiB"), (139.7 * 2**30, "139.70 GiB"), (-2048, "-2.00 KiB")],
 )
 def test_bytes_in_binary_units(value: float, text: str) -> None:
@@ -133,5 +141,6 @@ def test_a_time_has_a_unit() -> None:
 
 
 def test_digits_are_grouped_in_a_formula_but_not_in_names_and_decimals() -> None:
-    text = "3 * pool_slot_count 262144 = 786432; 4096 rows, 0.123456, bf16_100000"
-    assert units.group_digits(text) == "3 * pool_slot_count 262\u202f144 = 786\u202f432; 4096 rows, 0.123456, bf16_100000"
+    text = "3 * pool_slot_count 262144 = 786432; 4096 rows, 0.123456, bf16_100000, 262144.5, got 262144."
+    grouped = "3 * pool_slot_count 262\u202f144 = 786\u202f432; 4096 rows, 0.123456, bf16_100000, 262144.5, got 262\u202f144."
+    assert units.group_digits(text) == grouped

@@ -27,6 +27,10 @@ class Rate:
     detected: int
     injected: int
 
+    def __str__(self) -> str:
+        """'27 of 30'."""
+        return f"{self.detected} of {self.injected}"
+
     @property
     def value(self) -> float:
         """The share, 0 where nothing was injected."""
@@ -67,9 +71,14 @@ class RateRow:
         return self.after.value - self.before.value
 
     @property
+    def compared(self) -> bool:
+        """Whether both campaigns injected anything."""
+        return bool(self.before.injected and self.after.injected)
+
+    @property
     def outcome(self) -> str:
         """finds more, finds less, no difference shown, or nothing injected."""
-        if not (self.before.injected and self.after.injected):
+        if not self.compared:
             return "nothing injected"
         if self.low <= 0 <= self.high:
             return "no difference shown"
@@ -119,7 +128,8 @@ class CampaignComparison:
         left = self.only_before + self.only_after
         found = count_outcomes(self.rates, ("finds less", "finds more", "no difference shown", "nothing injected"))
         spent = count_outcomes(self.costs, ("slower", "faster", "no difference shown", "too few repeats"))
-        text = f"{len(self.rates)} detection rates compared: {found}. {len(self.costs)} configurations by time per step: {spent}."
+        text = f"{len(self.rates)} detection rates compared: {found}."
+        text += f" {len(self.costs)} configurations by time per step: {spent}." if self.costs else ""
         return text + (f" {left} more cells ran in one of the two alone." if left else "")
 
 
@@ -147,9 +157,18 @@ def compare_campaigns(before: Sequence[CampaignRun], after: Sequence[CampaignRun
 def judge_campaigns(comparison: CampaignComparison, limit: float) -> tuple[Verdict, str]:
     """Whether the second campaign keeps at least `limit` of each detection rate and of each configuration's speed.
 
-    As `compare.judge`: fail where an interval lies below as a whole, partial where a figure does and its interval does not.
+    As `compare.judge`: fail where an interval lies below as a whole, partial where a figure does and its interval does not, or where one
+    side injected nothing. No rate exceeds 1, so a limit above 1 asks of rates that they stay.
     """
-    rows = [(describe_rate(row), row.after.value - limit * row.before.value, _scaled(row, limit)[1]) for row in comparison.rates]
+    if not comparison.costs and not any(row.compared for row in comparison.rates):
+        return Verdict.NOT_RUN, comparison.sentence
+    share = min(limit, 1.0)
+    rows = [
+        (describe_rate(row), row.after.value - share * row.before.value, _scaled(row, share)[1])
+        if row.compared
+        else (describe_rate(row), -math.inf, math.inf)
+        for row in comparison.rates
+    ]
     rows += [
         (describe_cost(row), row.ratio - limit, row.interval.high - limit if row.interval.enough else math.inf) for row in comparison.costs
     ]
@@ -158,8 +177,7 @@ def judge_campaigns(comparison: CampaignComparison, limit: float) -> tuple[Verdi
 
 def describe_rate(row: RateRow) -> str:
     """'payload_bytes under partial found 20 of 30, before 30 of 30'."""
-    before, after = row.before, row.after
-    return f"{row.kind} under {row.config} found {after.detected} of {after.injected}, before {before.detected} of {before.injected}"
+    return f"{row.kind} under {row.config} found {row.after}, before {row.before}"
 
 
 def describe_cost(row: CostRow) -> str:

@@ -12,7 +12,7 @@ from kvcanary.analysis.compare import Row
 from kvcanary.analysis.compare_campaigns import CostRow, RateRow
 from kvcanary.charts.theme import SERIES, ThemeName, faint, ink, pick, style
 from kvcanary.escape import chart_text
-from kvcanary.units import format_seconds
+from kvcanary.units import format_points, format_seconds
 
 ROW_LIMIT = 60
 _OUTCOMES = {
@@ -75,8 +75,7 @@ def rate_differences(rows: Sequence[RateRow], theme: ThemeName) -> go.Figure:
     """One line per kind of fault and configuration: how much larger the second detection rate is, with its interval, and a line at 0."""
     spans = [
         _Span(
-            row.name, row.difference, row.low, row.high, row.outcome, f"{row.difference * 100:+.1f} %",
-            f"{row.before.detected} of {row.before.injected} to {row.after.detected} of {row.after.injected}",
+            row.name, row.difference, row.low, row.high, row.outcome, format_points(row.difference), f"{row.before} to {row.after}",
         )
         for row in rows
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from kvcanary.analysis.compare import Comparison, Row, compare, differences, level_sentence
-from kvcanary.analysis.compare_campaigns import CampaignComparison, Rate, campaign_level_sentence, compare_campaigns
+from kvcanary.analysis.compare_campaigns import CampaignComparison, campaign_level_sentence, compare_campaigns
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import compare as compare_charts
 from kvcanary.charts import detection
@@ -21,7 +21,7 @@ from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunRecord
 from kvcanary.store.database import Store
 from kvcanary.store.report import Picture, Section, Table, report_html
-from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
+from kvcanary.units import format_count, format_points, format_rate, format_seconds
 
 
 def compare_report(store: Store, run_ids: Sequence[str], limit: float | None = None) -> str:
@@ -141,7 +141,7 @@ def campaign_ratios(name: str, found: CampaignComparison, limit: float | None) -
         head=("fault", "configuration", "before", "after", "after - before", "interval", "outcome"),
         rows=[
             (
-                row.kind, row.config, rate_text(row.before), rate_text(row.after), format_points(row.difference),
+                row.kind, row.config, str(row.before), str(row.after), format_points(row.difference),
                 f"{format_points(row.low)} to {format_points(row.high)}", row.outcome,
             )
             for row in found.rates
@@ -165,21 +165,13 @@ def campaign_ratios(name: str, found: CampaignComparison, limit: float | None) -
         telling = max(shown, key=lambda row: abs(row.difference))
         alt = f"Differences of {len(shown)} detection rates, the largest {format_points(telling.difference)} ({telling.name})."
         pictures.append(Picture(draw=partial(compare_charts.rate_differences, shown), alt=alt))
-    words = "; ".join(f"{row.config} {row.ratio:.2f}" for row in found.costs)
-    cost_picture = Picture(draw=lambda theme: compare_charts.cost_ratios(found.costs, theme, limit), alt=f"Ratios of speeds: {words}.")
-    return [
+    sections = [
         Section(
             heading=f"Detection rates{of}", sentence=f"{found.sentence} {campaign_level_sentence()}", pictures=pictures, tables=(rates,)
-        ),
-        Section(heading=f"Costs{of}", pictures=(cost_picture,) if found.costs else (), tables=(costs,) if found.costs else ()),
+        )
     ]
-
-
-def rate_text(rate: Rate) -> str:
-    """'27 of 30'."""
-    return f"{rate.detected} of {rate.injected}"
-
-
-def format_points(difference: float) -> str:
-    """A difference of two rates with its sign: '+12.5 %'."""
-    return f"{'+' if difference > 0 else ''}{format_fraction(difference)}"
+    if found.costs:
+        words = "; ".join(f"{row.config} {row.ratio:.2f}" for row in found.costs)
+        picture = Picture(draw=lambda theme: compare_charts.cost_ratios(found.costs, theme, limit), alt=f"Ratios of speeds: {words}.")
+        sections.append(Section(heading=f"Costs{of}", pictures=(picture,), tables=(costs,)))
+    return sections

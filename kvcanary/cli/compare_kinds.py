@@ -11,13 +11,12 @@ from rich.table import Table
 from kvcanary.analysis.compare import compare, judge, level_sentence
 from kvcanary.analysis.compare_campaigns import campaign_level_sentence, compare_campaigns, judge_campaigns
 from kvcanary.charts.compare import row_name
-from kvcanary.charts.compare_sections import format_points, rate_text
 from kvcanary.errors import ConfigError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.campaign_job import read_runs
 from kvcanary.lab.records import Verdict
 from kvcanary.store.database import Store
-from kvcanary.units import format_count, format_seconds
+from kvcanary.units import format_count, format_points, format_seconds
 
 _COLORS = {"faster": "green", "slower": "red", "finds more": "green", "finds less": "red"}
 
@@ -88,7 +87,7 @@ class Campaigns:
             # The same seeds again find the same faults again, which would count as evidence.
             raise ConfigError("a campaign's repeats are its seeds; name one campaign a side, with more seeds")
         self._found = compare_campaigns(*(read_runs(store.folder(side[0]).path) for side in (before, after)))
-        self.any, self.sentence = bool(self._found.rates), self._found.sentence
+        self.any, self.sentence = bool(self._found.costs) or any(row.compared for row in self._found.rates), self._found.sentence
 
     def judge(self, limit: float) -> tuple[Verdict, str]:
         """As `analysis.compare_campaigns.judge_campaigns`."""
@@ -99,7 +98,7 @@ class Campaigns:
         rates = _table("fault and configuration", ("before", "after", "after - before", "interval"))
         for row in self._found.rates:
             interval = f"{format_points(row.low)} to {format_points(row.high)}"
-            cells = (rate_text(row.before), rate_text(row.after), format_points(row.difference), interval, _colored(row.outcome))
+            cells = (str(row.before), str(row.after), format_points(row.difference), interval, _colored(row.outcome))
             rates.add_row(terminal_text(row.name), *cells)
         costs = _table("configuration", ("before", "after", "ratio of speeds", "interval", "entries per step", "after"))
         for cost in self._found.costs:

@@ -98,10 +98,25 @@ def test_runs_whose_fault_changed_nothing_are_no_evidence() -> None:
     assert (row.outcome, row.after.injected, row.after.value) == ("nothing injected", 0, 0.0)
 
 
+def test_a_rate_without_injected_faults_is_not_passed() -> None:
+    idle = [replace(one, changed=0, latency_steps=None) for one in campaign(1.0, seeds=20)]
+    verdict, sentence = judge_campaigns(compare_campaigns(campaign(1.0, seeds=20), idle), 0.9)
+    assert (verdict, "bytes under partial found 0 of 0, before 60 of 60" in sentence) == (Verdict.PARTIAL, True)
+    nothing = [replace(one, key=(*one.key[:3], one.key[3] + 50)) for one in idle]
+    assert judge_campaigns(compare_campaigns(idle, nothing), 0.9)[0] is Verdict.NOT_RUN
+
+
+def test_a_limit_above_1_asks_for_a_higher_speed_and_no_rate_above_1() -> None:
+    faster = compare_campaigns(campaign(1.0, seeds=20), campaign(1.0, seed=2, seeds=20, speed=2.0))
+    assert judge_campaigns(faster, 1.5)[0] is Verdict.PASS
+    assert judge_campaigns(compare_campaigns(campaign(1.0, seeds=20), campaign(1.0, seed=2, seeds=20)), 1.5)[0] is Verdict.FAIL
+
+
 def test_runs_without_a_like_have_no_cost() -> None:
     after = [replace(one, key=(*one.key[:3], one.key[3] + 50)) for one in campaign(1.0)]
     found = compare_campaigns(campaign(1.0), after)
     assert (len(found.rates), found.costs) == (1, ())
+    assert found.sentence == "1 detection rates compared: 1 no difference shown."
 
 
 @pytest.mark.parametrize(

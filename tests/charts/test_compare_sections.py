@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_campaigns_are_compared_by_detection_rates_and_costs(store: Store, tmp_p
         "What differs", f"Detection rates: {same}", f"Costs: {same}", f"Detection rates: {other}", "Matrices",
     ]  # fmt: skip
     assert "<h2>Detection rates</h2>" in compare_report(store, [first, same], 0.9)
+
+
+def test_campaigns_without_a_common_seed_have_no_section_of_costs(store: Store, tmp_path: Path) -> None:
+    first, second = run_campaign(tmp_path, 1, "partial"), run_campaign(tmp_path, 2, "partial")
+    lines = tmp_path / "runs" / second / "campaign.jsonl"
+    line = json.loads(lines.read_text())
+    line["key"][3] += 50
+    lines.write_text(json.dumps(line) + "\n")
+    headings = [section.heading for section in compare_sections(store, [first, second])]
+    assert headings == ["What differs", "Detection rates", "Matrices"]
 
 
 def test_runs_of_two_kinds_have_no_measurement_in_common(store: Store, tmp_path: Path) -> None:
