@@ -211,12 +211,12 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
 
 def _slots(found: Collection[tuple[object, int]]) -> str:
     """'slot 61 390', 'slots 128 and 256', '37 slots, first at 61 390'."""
-    numbers = [format_count(slot) for slot in sorted(slot for _, slot in found)]
+    numbers = [format_count(slot) for slot in sorted({slot for _, slot in found})]
     if len(numbers) == 1:
         return f"slot {numbers[0]}"
     if 1 < len(numbers) <= _NAMED_SLOTS:
         return f"slots {', '.join(numbers[:-1])} and {numbers[-1]}"
-    return f"{format_count(len(numbers))} slots" + (f", first at {numbers[0]}" if numbers else "")
+    return f"{format_count(len(found))} slots" + (f", first at {numbers[0]}" if numbers else "")
 
 
 def _notes(log: CanaryLog, incidents: list[Incident]) -> tuple[str, ...]:

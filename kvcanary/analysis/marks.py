@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -82,16 +83,18 @@ class Marks:
 
     @property
     def chained(self) -> bool:
-        """A record among the causes follows from another one of them: they are neighbours in a chain, wherever their slots are."""
+        """The records of the causes follow from each other: they are one stretch of a chain, wherever their slots are."""
         records = {record for finding in self.causes for record in finding.records}
         after = {mix3(*record) for record in records}
-        return any(record[0] in after for record in records)
+        return len(records) > 1 and sum(record[0] in after for record in records) >= len(records) - 1
 
     @property
     def rows_missing(self) -> bool:
-        """The log lists fewer rows than were counted, or does not tell."""
-        totals = [row.total for row in self.violations if row.total is not None]
-        return not totals or max(totals) > len(self.violations)
+        """The log lists fewer rows than a rank of this incident counted, or does not tell."""
+        listed = Counter(row.stream for row in self.violations)
+        streams = {row.stream for row in self.rows}
+        totals = [(row.stream, row.total) for row in self.violations if row.stream in streams and row.total is not None]
+        return not totals or any(total > listed[stream] for stream, total in totals)
 
 
 def _union(values: Iterable[int]) -> int:

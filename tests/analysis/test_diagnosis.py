@@ -212,8 +212,10 @@ def test_slots_of_one_stretch_are_known_by_their_chain() -> None:
     diagnosis = diagnosed(pool.verify([41, 17, 93, 60]), before=TIER)
     assert first(diagnosis) == (Cause.TRANSFER_INCOMPLETE, Confidence.MEDIUM)
     assert any("in one chain, at positions 1 to 2" in line for line in diagnosis.causes[0].evidence)
-    pool.bad_bytes = {41, 60}
-    assert first(diagnosed(pool.verify([41, 17, 93, 60]), before=TIER))[0] is Cause.KV_BYTES_CHANGED
+    for others in ({41, 60}, {17, 93, 34}):
+        pool.bad_bytes = others
+        rows = pool.verify([41, 17, 93, 60]) + pool.verify([31, 32, 33, 34])
+        assert first(diagnosed(rows, before=TIER))[0] is Cause.KV_BYTES_CHANGED
 
 
 def test_scattered_records_of_a_previous_owner_and_whether_the_bytes_fit_them() -> None:
@@ -276,6 +278,21 @@ def test_health_error_is_a_setting_and_no_corruption() -> None:
     assert diagnosis.verdict == "partial"
     assert first(diagnosis) == (Cause.CANARY_SETTING, Confidence.HIGH)
     assert any("every 120 steps" in line for line in diagnosis.causes[0].evidence)
+
+
+def test_a_slot_of_two_replicas_is_named_once() -> None:
+    log = "".join(f"{prefix(rank)}{Row(slot=slot).message(total=2)}\n" for rank in ("DP0 TP0", "DP1 TP0") for slot in (7, 9))
+    assert "for slots 7 and 9 on" in diagnose(read_text(log)).sentence
+
+
+def test_only_a_rank_of_the_incident_says_whether_rows_are_missing() -> None:
+    written = seeded(0, 1)
+    cut = f"{prefix('DP1 TP0', '2027-02-03 09:00:00')}{Row(slot=5).message(total=90, step=9000)}\n"
+    whole, both = diagnosed(written, rank="DP0 TP0"), diagnosed(written, rank="DP0 TP0", after=cut)
+    assert first(whole) == first(both) == (Cause.WRONG_MAPPING, Confidence.HIGH)
+    other = "".join(f"{prefix('DP1 TP0', '2027-02-03 09:00:00')}{Row(slot=slot).message(total=5, step=9000)}\n" for slot in range(5, 10))
+    # Rows that another rank lists make up for none of this one.
+    assert first(diagnosed(written[:1], rank="DP0 TP0", total=2, after=other)) != (Cause.WRONG_MAPPING, Confidence.HIGH)
 
 
 def test_rank_evidence() -> None:
