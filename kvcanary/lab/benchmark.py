@@ -124,8 +124,9 @@ def _final_sweep(folder: RunFolder, backend: Backend, spec: BenchmarkSpec, scene
         if faults
         else "no faults planted, and none reported"
     )
+    rates = best_rates(folder.read_points()) if ok else ""
     sentence = (
-        f"{'Pass' if ok else 'Fail'}: {best_rates(folder.read_points())}the gate held ({checks} checks); {planted if ok else detail}; "
+        f"{'Pass' if ok else 'Fail'}: {rates}the gate held ({checks} checks); {planted if ok else detail}; "
         f"{format_count(seen['verified'])} slots verified, {format_count(seen['free'])} free, "
         f"{seen['ring_kept']} violation rows kept and {seen['ring_dropped']} dropped."
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,19 @@ def test_a_false_alarm_while_timing_fails_the_run(tmp_path: Path, monkeypatch: p
     assert folder.read_points() == []
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_rates_are_claimed_only_where_the_sweep_found_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_record(RunRecord(id=tmp_path.name, kind="benchmark", state=RunState.RUNNING, spec={}, created_s=0.0))
+    if not found:
+        monkeypatch.setattr(benchmark, "compare_flags", lambda *_: ("1 planted slot was not reported", False))
+    settings = {"pool_slot_count": 1000, "max_seq_len_per_req": 100, "req_to_token_pool_size": 2, "cuda_graph_max_bs": 2}
+    benchmark.run_benchmark(folder, replace(SPEC, settings=settings))
+    record = folder.read_record()
+    assert record.verdict is (Verdict.PASS if found else Verdict.FAIL)
+    assert ("at best in decode" in record.sentence, "1 planted slot was not reported" in record.sentence) == (found, not found)
+
+
 def test_a_timing_keeps_its_repeats_in_order_and_not_more_than_the_limit() -> None:
     few = Timing.of([0.003, 0.001, 0.002], items=7, bytes_moved=9)
     assert (few.p50_s, few.repeats, few.samples_s) == (0.002, 3, (0.003, 0.001, 0.002))
@@ -154,6 +169,23 @@ def test_a_point_of_version_1_has_no_samples() -> None:
     point = Point.from_dict({"workload": "decode", "layout": "contiguous", "hash_mode": "none", "batch": 4, "prefix": 60, "stamp": old})
     assert point.stamp == Timing(**old)
     assert point.stamp.samples_s == ()
+
+
+@pytest.mark.parametrize(("compiled", "turn"), [(0, 8), (2, 8), (4, 1)])
+def test_turns_are_as_long_as_the_calls_let_them_be_once_compiled(monkeypatch: pytest.MonkeyPatch, compiled: int, turn: int) -> None:
+    order: list[str] = []
+
+    def once(clock: object, call: Callable[[], None]) -> float:
+        call()
+        return 9.0 if len(order) <= compiled else 1e-5
+
+    monkeypatch.setattr(measure._Clock, "_once", once)
+    preset = Preset(name="tiny", batches=2, min_repeats=9, seconds=1e-3, prefix=16, layouts=("contiguous",), every_hash_mode=False)
+    clock = measure._Clock("cpu", preset, lambda: None)
+    clock.time_beside(lambda: order.append("call"), lambda: order.append("bound"), items=8, moved=64)
+    turns = [len(list(same)) for _, same in groupby(order[4 if compiled else 2 :])]
+    assert len(turns) > 2
+    assert set(turns) == {turn}
 
 
 def test_a_call_and_its_bound_take_turns() -> None:
