@@ -101,7 +101,7 @@ def read_sweep(text: str, *, elsewhere: bool = False) -> Sweep:
     for given in (base, grid, *listed):
         _check_names(given, kind, options)
     # Counted before any is worked out: a short text can name more combinations than anybody can wait for.
-    count = math.prod(map(len, grid.values())) + len(listed)
+    count = (math.prod(map(len, grid.values())) if grid or not listed else 0) + len(listed)
     if count > POINT_LIMIT:
         raise ConfigError(f"a sweep may have {POINT_LIMIT} points, this one has {count:.6g}; split it into several files")
     found: dict[str, SweepPoint] = {}

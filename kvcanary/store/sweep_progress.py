@@ -156,7 +156,7 @@ def all_sweeps(home: Path) -> list[SweepProgress]:
                     alive=ended_s is None and held, stopping=path.with_suffix(".stop").exists(),
                 )
             )  # fmt: skip
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
     return sorted(found, key=lambda sweep: sweep.started_s, reverse=True)
 

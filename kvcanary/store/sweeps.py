@@ -119,6 +119,9 @@ def run_point(
             last: RunRecord | None = None
             for _ in range(ATTEMPTS):
                 known = _by_key(store, sweep_name, label).get(key, [])
+                for record in known:
+                    # Whoever started it may have been killed before this.
+                    store.add_label(record.id, label)
                 if known and known[0].state is RunState.DONE:
                     return _outcome(key, known[0])
                 # One on another host cannot be followed from here, and when that host is lost nobody says so.
@@ -163,15 +166,13 @@ def _label(store: Store, run_id: str, label: str) -> None:
 
 
 def _by_key(store: Store, name: str, label: str) -> dict[str, list[RunRecord]]:
-    """Records of a sweep's points; of each point the finished ones first, then the active ones. One without its label is given it."""
-    labelled = {record.id: record for record in store.records(label=label)}
+    """Records of a sweep's points, also of those that a crash left without their label; of each point first the finished, then the active ones."""
+    records = {record.id: record for record in (*store.records(limit=_UNLABELLED), *store.records(label=label))}
     found: dict[str, list[RunRecord]] = {}
-    for record in ({record.id: record for record in store.records(limit=_UNLABELLED)} | labelled).values():
+    for record in records.values():
         sweep, _, key = record.sweep.rpartition("/")
         if sweep == name:
             found.setdefault(key, []).append(record)
-            if record.id not in labelled:
-                store.add_label(record.id, label)
     for mine in found.values():
         mine.sort(key=lambda record: (record.state is not RunState.DONE, not record.state.active, record.created_s))
     return found

@@ -157,5 +157,9 @@ def test_a_point_with_a_value_of_another_type_says_which(options: str, sentence:
 def test_a_sweep_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcanary.lab.sweep.POINT_LIMIT", 3)
     assert POINT_LIMIT == 10_000
-    with pytest.raises(ConfigError, match="may have 3 points"):
+    with pytest.raises(ConfigError, match="may have 3 points, this one has 4"):
         read_sweep("{name: c, kind: campaign, grid: {seeds: [1, 2, 3, 4]}}")
+    listed = [f"{{seeds: {number}}}" for number in (1, 2, 3, 4)]
+    assert len(read_sweep(f"{{name: c, kind: campaign, points: [{', '.join(listed[:3])}]}}").points) == 3
+    with pytest.raises(ConfigError, match="may have 3 points, this one has 4"):
+        read_sweep(f"{{name: c, kind: campaign, points: [{', '.join(listed)}]}}")

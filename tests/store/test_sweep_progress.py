@@ -84,7 +84,9 @@ def test_what_ended_long_ago_is_out_of_sight_and_what_cannot_be_read_is_passed_o
 ) -> None:
     with reporting(tmp_path, SWEEP):
         pass
-    for number, text in enumerate(("", "[]", "{}", '{"name": "x", "ended_s": "soon"}')):
+    for number, text in enumerate(
+        ("", "[]", "{}", '{"name": "x", "ended_s": "soon"}', f'{{"name": "x", "started_s": {10**400}}}', "[" * 100_000)
+    ):
         (tmp_path / "sweeps" / f"damaged-{number}.json").write_text(text)
     now = time.time()
     assert [sweep.name for sweep in shown_sweeps(tmp_path)] == ["a.b"]
