@@ -26,7 +26,7 @@ def typed(kind: type[T], values: Mapping[str, Any]) -> T:
         built: T = adapter.validate_json(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "document"
+        field = ".".join(map(str, first["loc"]))[:60] or "document"
         got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
         raise ConfigError(f"{field}: {_rule(first['msg'])}{got}") from None
     except (TypeError, ValueError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +28,7 @@ class Whole:
     colour: Colour = Colour.RED
     parts: tuple[Part, ...] = ()
     free: Any = None
+    limits: dict[str, int] = field(default_factory=dict)
 
 
 def test_lists_become_tuples_and_texts_enums() -> None:
@@ -51,6 +52,8 @@ def test_lists_become_tuples_and_texts_enums() -> None:
         ({"count": 1, "parts": [{"name": "a"}, {"name": "b", "more": 1}]}, "'more' is no field of it"),
         ({"count": 1, "free": float("inf")}, "holds what JSON does not have"),
         ({"count": 1, "free": {1, 2}}, "holds what JSON does not have"),
+        ({"count": 1, "parts": [{"name": "a"}, {"name": "b", "n" * 900: 1}]}, "'nnn"),
+        ({"count": 1, "limits": {"n" * 900: "x"}}, "limits.nnn"),
         ({"count": 1, "free": "x" * 9, "share": "y" * 900}, "share: should be a valid number, got 'yyy"),
     ],
 )

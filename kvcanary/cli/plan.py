@@ -89,9 +89,13 @@ def _keep(report: PlanReport, home: Path | None) -> None:
 
 def _device(name: str, path: Path | None) -> Device:
     try:
-        own = parse_devices(read_file(path, SETTINGS_FILE_LIMIT_BYTES, "a device list")) if path is not None else ()
+        text = read_file(path, SETTINGS_FILE_LIMIT_BYTES, "a device list") if path is not None else ""
     except ConfigError as error:
         fail(f"--devices {error}")
+    try:
+        own = parse_devices(text) if path is not None else ()
+    except ConfigError as error:
+        fail(f"--devices {path}: {error}")
     device = find_device(name, own)
     if device is None:
         fail(f"--accelerator must be one of {', '.join(entry.name for entry in (*own, *catalogue()))}, got {name[:60]!r}")

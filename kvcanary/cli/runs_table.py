@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -23,11 +23,12 @@ Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_
 
 
 def read_age(text: str) -> float:
-    """Seconds since the epoch of '7d' ago or of a date in local time; ConfigError shows the accepted forms."""
+    """Seconds since the epoch of '7d' ago or of a date, in UTC as run ids and lists are; ConfigError shows the accepted forms."""
     if match := _AGE.fullmatch(text.strip()):
         return time.time() - int(match[1]) * _AGE_S[match[2]]
     try:
-        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
+        moment = datetime.fromisoformat(text.strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
         raise ConfigError(f"an age must look like 30min, 12h, 7d, 2w or 2026-01-31, got {text[:40]!r}") from None
 
@@ -40,11 +41,11 @@ def how_many(rows: list[RunRow]) -> str:
 def run_table(rows: list[RunRow]) -> Table:
     """One line per run: id, when it was made, outcome, where it ran, labels, note and size."""
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "made", "verdict", "state", "model", "machine", "labels", "note"):
+    for name in ("run", "made (UTC)", "verdict", "state", "model", "machine", "labels", "note"):
         table.add_column(name, overflow="fold" if name == "run" else "ellipsis", no_wrap=name != "run")
     table.add_column("size", justify="right")
     for row in rows:
-        made = datetime.fromtimestamp(row.created_s).strftime("%Y-%m-%d %H:%M")
+        made = datetime.fromtimestamp(row.created_s, UTC).strftime("%Y-%m-%d %H:%M")
         words = (row.model, row.machine, ", ".join(row.labels), row.note.replace("\n", " "))
         table.add_row(
             row.id, made, row.verdict.value, row.state.value, *(terminal_text(word[:40]) for word in words), format_bytes(row.size_bytes)

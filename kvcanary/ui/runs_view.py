@@ -33,7 +33,7 @@ _CONFIG = {"displayModeBar": False}
 def any_stored() -> bool:
     """Whether there is a run to list, kept or deleted; where there is none, the page says how to get one."""
     store = services.runs()
-    if any(store.choices().values()) or store.damaged():
+    if store.list(limit=1) or store.list(limit=1, deleted=True) or store.damaged():
         return True
     st.info("No run is stored yet. Benchmarks and campaigns are kept by themselves.")
     st.page_link("pages/benchmark.py", label="Run a benchmark", icon=":material/speed:")

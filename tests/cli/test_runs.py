@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -38,6 +40,19 @@ def test_the_list_is_filtered_and_cut(tmp_path: Path) -> None:
     assert listed(tmp_path, "--newer-than", "1h") == []
     assert invoke(tmp_path, "list", "--limit", "2").output.splitlines()[-1] == "2 of 3 runs; --limit shows more."
     assert invoke(tmp_path, "list", "--kind", "campaign").output == "No run fits.\n"
+
+
+def test_dates_are_utc_everywhere_up_to_the_last_one_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store_run(tmp_path, 1, created_s=datetime(9999, 12, 31, 23, 59, tzinfo=UTC).timestamp())
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert listed(tmp_path) == [run]
+        assert "9999-12-31 23:59" in invoke(tmp_path, "list").output
+        assert read_age("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC).timestamp() == read_age("2026-01-31T01:00+01:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_an_empty_store_says_so(tmp_path: Path) -> None:
@@ -190,7 +205,7 @@ def test_usage_names_the_kinds(tmp_path: Path) -> None:
 
 def test_an_age_is_a_time_before_now_or_a_date() -> None:
     assert read_age("2h") - read_age("1d") == pytest.approx(22 * 3600, abs=5)
-    assert read_age("2026-01-31") < read_age("2026-02-01")
+    assert read_age("2026-02-01") - read_age("2026-01-31") == 86_400
     for text in ("soon", "7", "7 years", "", "2026-13-01"):
         with pytest.raises(ConfigError, match="an age must look like 30min"):
             read_age(text)
