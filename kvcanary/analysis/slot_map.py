@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,11 @@ def count_statuses(status: Status) -> dict[SlotStatus, int]:
     return {kind: int(counts[kind]) for kind in SlotStatus}
 
 
+def pool_slots(counts: Mapping[SlotStatus, int]) -> int:
+    """Slots of the pool as its operator counts them: the padding page is none of them."""
+    return sum(counts.values()) - counts[SlotStatus.RESERVED]
+
+
 def bad_slots(status: Status, *, limit: int | None = None) -> npt.NDArray[np.int64]:
     """Slots that are corrupted, then those injected and not reported, each in slot order."""
     corrupted = np.flatnonzero(status == SlotStatus.CORRUPTED)
@@ -108,7 +114,7 @@ def bad_slots(status: Status, *, limit: int | None = None) -> npt.NDArray[np.int
 def summary_line(status: Status) -> str:
     """The map in one sentence: what is wrong, where it begins, and how much of the pool was looked at."""
     counts = count_statuses(status)
-    total, corrupted, injected = len(status), counts[SlotStatus.CORRUPTED], counts[SlotStatus.INJECTED]
+    total, corrupted, injected = pool_slots(counts), counts[SlotStatus.CORRUPTED], counts[SlotStatus.INJECTED]
     looked_at = corrupted + counts[SlotStatus.CLEAN] + injected
     if corrupted:
         first = int(np.flatnonzero(status == SlotStatus.CORRUPTED)[0])

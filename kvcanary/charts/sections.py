@@ -17,10 +17,10 @@ from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
 from kvcanary.lab.frontier import config_costs
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunRecord, Verdict
+from kvcanary.lab.tables import forward_text, point_rows
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.report import Kind, Picture, Section, Table, report_html
-from kvcanary.store.runs import point_rows
 from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
 
 ROW_LIMIT = 500
@@ -39,7 +39,7 @@ def run_sections(store: Store, run_id: str) -> list[Section]:
         parts += _read(_result, store, record)
     else:
         parts += [*_read(_points, store, record), *_read(_map, store, record)]
-    parts += [_outcome(store, record), _settings(record), _gate(record), _coverage(record), _machine(record)]
+    parts += [_outcome(store, record), _settings(record), gate(record), coverage(record), machine(record)]
     return [part for part in parts if part is not None]
 
 
@@ -104,24 +104,25 @@ def _points(store: Store, record: RunRecord) -> list[Section]:
     pictures = []
     for mode, layout in variants(frame):
         rows = decode_variant(frame, mode, layout)
-        text = f"Hash {mode}, {layout} slots: {throughput.summary(rows)}"
+        text = f"Hash {mode}, {layout} slots: {throughput.summary(rows, record.spec.get('step_time_s'))}"
         pictures.append(Picture(draw=partial(throughput.by_batch, rows), alt=text))
-    return [Section(heading="Throughput", pictures=pictures, tables=(points_table(points),))]
+    return [Section(heading="Throughput", pictures=pictures, tables=(points_table(record, points),))]
 
 
-def points_table(points: Sequence[Point]) -> Table:
-    """Every measured point and operation."""
+def points_table(record: RunRecord, points: Sequence[Point]) -> Table:
+    """Every measured point and operation; one forward also as a share of the model's step where the run states it."""
+    step_time_s = record.spec.get("step_time_s")
     head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
-    return Table(head=head, rows=[_point_cells(row) for row in point_rows(list(points))], numeric=(3, 4, 6, 7, 8, 9, 10))
+    return Table(head=head, rows=[_point_cells(row, step_time_s) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
 
 
-def _point_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _point_cells(row: Mapping[str, Any], step_time_s: float | None) -> tuple[str, ...]:
     return (
         row["workload"], row["layout"], row["hash_mode"], format_count(row["batch"]), format_count(row["prefix"]), row["op"],
         format_rate(row["items_per_s"], "tokens" if row["op"] == "stamp" else "slots"), format_seconds(row["p50_s"]),
         f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
         "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
-        "not a forward" if row["forward_s"] is None else format_seconds(row["forward_s"]),
+        "not a forward" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s),
     )  # fmt: skip
 
 
@@ -130,14 +131,17 @@ def _map(store: Store, record: RunRecord) -> list[Section]:
     if picture is None:
         return []
     cards = store.cards(record.id)
-    planted = [
+    sentence = f"{format_count(len(cards))} slots have a card." if cards else "No slot is bad."
+    return [Section(heading="Slot map", sentence=sentence, pictures=(picture,), tables=planted_tables(record))]
+
+
+def planted_tables(record: RunRecord) -> list[Table]:
+    """The faults that were planted; no table where there is none."""
+    rows = [
         (fault["kind"], format_count(fault["slot"]), fault["field"], ", ".join(fault["expected"]) or "out of reach", fault["why"])
         for fault in record.faults
     ]
-    head = ("planted", "slot", "field", "expected at", "why")
-    tables = [Table(head=head, rows=planted, numeric=(1,))] if planted else []
-    sentence = f"{format_count(len(cards))} slots have a card." if cards else "No slot is bad."
-    return [Section(heading="Slot map", sentence=sentence, pictures=(picture,), tables=tables)]
+    return [Table(head=("planted", "slot", "field", "expected at", "why"), rows=rows, numeric=(1,))] if rows else []
 
 
 def map_picture(store: Store, run_id: str, name: str = "") -> Picture | None:
@@ -146,8 +150,10 @@ def map_picture(store: Store, run_id: str, name: str = "") -> Picture | None:
     if arrays is None:
         return None
     grid, counts = slot_map.reduce_to_tiles(arrays.status), slot_map.count_statuses(arrays.status)
-    parts = ", ".join(f"{format_count(count)} {_STATUS_WORDS[status]}" for status, count in counts.items() if count)
-    text = f"{name + ': ' if name else ''}{format_count(len(arrays.status))} slots: {parts}."
+    parts = ", ".join(
+        f"{format_count(count)} {_STATUS_WORDS[status]}" for status, count in counts.items() if count and status is not SlotStatus.RESERVED
+    )
+    text = f"{name + ': ' if name else ''}{format_count(slot_map.pool_slots(counts))} slots: {parts}."
     return Picture(draw=lambda theme: slots.overview(grid, counts, theme), alt=text)
 
 
@@ -221,7 +227,8 @@ def _flat(value: Any) -> str:
     return "" if value is None else _text(value)
 
 
-def _gate(record: RunRecord) -> Section | None:
+def gate(record: RunRecord) -> Section | None:
+    """The checks that had to hold before anything was measured."""
     if not record.gate:
         return None
     rows = [(check.name, "yes" if check.ok else "NO", check.detail) for check in record.gate]
@@ -231,15 +238,21 @@ def _gate(record: RunRecord) -> Section | None:
     )
 
 
-def _coverage(record: RunRecord) -> Section | None:
+def coverage(record: RunRecord) -> Section | None:
+    """What the verdict rests on, as counts."""
     if not record.coverage:
         return None
-    rows = [(name.replace("_", " "), format_count(count)) for name, count in record.coverage.items()]
+    rows = [(_COVERAGE_WORDS.get(name, name.replace("_", " ")), format_count(count)) for name, count in record.coverage.items()]
     sentence = "What the verdict rests on: slots that were looked at, left out and out of reach, launches, and ring rows kept and dropped."
     return Section(heading="Coverage", sentence=sentence, tables=(Table(head=("what", "count"), rows=rows, numeric=(1,)),))
 
 
-def _machine(record: RunRecord) -> Section | None:
+# The pool is allocated with a page that holds no token, which the operator's number of slots does not count.
+_COVERAGE_WORDS = {"slots": "slots, with the padding page", "reserved": "slots of the padding page"}
+
+
+def machine(record: RunRecord) -> Section | None:
+    """Where it ran, with which versions, and how long its stages took."""
     facts = {name: format_bytes(value) if name.endswith("_bytes") else _text(value) for name, value in record.machine.items()}
     facts |= record.versions
     facts |= {"backend": record.backend["reason"]} if "reason" in record.backend else {}

@@ -43,6 +43,11 @@ class SceneShape:
         return self.num_slots // self.page_size - 1
 
     @property
+    def slots(self) -> int:
+        """Slots that can hold tokens: the pool as its operator counts it, without the padding page."""
+        return self.pages * self.page_size
+
+    @property
     def pages_per_request(self) -> int:
         """Pages that a request occupies."""
         return -(-self.length // self.page_size)

@@ -107,8 +107,10 @@ class BenchmarkPlan:
         """What will run, for the page and the command line."""
         kinds = [workload.kind for workload in self.workloads]
         parts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        page = self.final.page_size
+        pages = f", {format_count(self.final.pages)} whole pages of {page}" if page > 1 else ""
         return (
-            f"{len(kinds)} points ({parts}), then one sweep over a pool of {format_count(self.final.num_slots)} slots; "
+            f"{len(kinds)} points ({parts}), then one sweep over a pool of {format_count(self.final.slots)} slots{pages}; "
             f"about {format_seconds(self.estimate_s)} (an estimate), {format_bytes(self.peak_bytes)} of memory."
         )
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import streamlit as st
 
 from kvcanary.analysis import roofline
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import roofline as roofline_chart
-from kvcanary.charts import throughput
+from kvcanary.charts import sections, throughput
 from kvcanary.config.findings import Severity
 from kvcanary.config.settings import Settings
 from kvcanary.errors import KvCanaryError
-from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState, Verdict
-from kvcanary.lab.tables import forward_text
+from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
-from kvcanary.store.runs import document_json, point_rows, points_csv
+from kvcanary.store.runs import document_json, points_csv
 from kvcanary.ui import blocks, chosen_run, progress, services, slot_view, state, style
-from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds, parse_seconds
+from kvcanary.units import parse_seconds
 
-_KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
 _CONFIG = {"displayModeBar": False}
 # Runs that can be chosen to compare with; older ones are found on the page Runs.
 _LISTED = 100
@@ -114,7 +111,7 @@ def result() -> None:
 
 
 def _finished(record: RunRecord, records: list[RunRecord]) -> None:
-    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", _KINDS[record.verdict])
+    style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", sections.VERDICT_KINDS[record.verdict])
     if record.state in (RunState.FAILED, RunState.INTERRUPTED):
         with st.expander("Last words of the worker"):
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
@@ -171,8 +168,8 @@ def _run_label(record: RunRecord) -> str:
 
 def _points_table(record: RunRecord, points: list[Point]) -> None:
     with st.expander("Every measured point as a table", key=f"table.{record.id}"):
-        head = ("workload", "slots", "hash", "batch", "prefix", "op", "rate", "median", "p20 to p80", "share of bound", "one forward")
-        blocks.table(head, [_row(row, record.spec.get("step_time_s")) for row in point_rows(points)], numeric=(3, 4, 6, 7, 8, 9, 10))
+        table = sections.points_table(record, points)
+        blocks.table(table.head, table.rows, numeric=table.numeric)
 
 
 def _limits(record: RunRecord, points: list[Point]) -> None:
@@ -207,41 +204,12 @@ def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str,
     )
 
 
-def _row(row: dict[str, Any], step_time_s: float | None) -> tuple[str, ...]:
-    what = "tokens" if row["op"] == "stamp" else "slots"
-    return (
-        row["workload"],
-        row["layout"],
-        row["hash_mode"],
-        format_count(row["batch"]),
-        format_count(row["prefix"]),
-        row["op"],
-        format_rate(row["items_per_s"], what),
-        format_seconds(row["p50_s"]),
-        f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
-        "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
-        "not a forward" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s),
-    )
-
-
 def _details(record: RunRecord) -> None:
     with st.expander("Gate, coverage, machine, planted faults", key=f"details.{record.id}"):
-        blocks.table(("gate", "held", "detail"), [(check.name, "yes" if check.ok else "NO", check.detail) for check in record.gate])
-        if record.coverage:
-            blocks.table(("coverage", "count"), [(name, format_count(count)) for name, count in record.coverage.items()], numeric=(1,))
-        if record.faults:
-            blocks.table(
-                ("planted", "slot", "field", "expected at", "why"),
-                [
-                    (f["kind"], format_count(f["slot"]), f["field"], ", ".join(f["expected"]) or "out of reach", f["why"])
-                    for f in record.faults
-                ],
-                numeric=(1,),
-            )
-        facts = {**record.machine, "memory_bytes": format_bytes(record.machine.get("memory_bytes", 0)), **record.versions}
-        facts |= {"backend": record.backend.get("reason", "not chosen"), "seed": record.spec.get("seed"), "run": record.id}
-        facts |= {name.removesuffix("_s"): format_seconds(value) for name, value in record.durations_s.items()}
-        blocks.table(("machine and versions", ""), [(name, str(value)) for name, value in facts.items()])
+        found = [section for section in (sections.gate(record), sections.coverage(record), sections.machine(record)) if section is not None]
+        for table in [*(table for section in found for table in section.tables), *sections.planted_tables(record)]:
+            blocks.table(table.head, table.rows, numeric=table.numeric)
+        style.caption(f"Run {record.id}, seed {record.spec.get('seed')}.")
         for reason in record.skipped:
             style.caption(f"Left out: {reason}.")
 

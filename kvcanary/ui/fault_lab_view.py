@@ -6,15 +6,15 @@ import streamlit as st
 
 from kvcanary.charts import detection
 from kvcanary.charts import frontier as charts
+from kvcanary.charts.sections import VERDICT_KINDS
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import markdown_text
 from kvcanary.lab.frontier import answer, best_cost, headline, launch_settings
-from kvcanary.lab.records import RunRecord, RunState, Verdict
+from kvcanary.lab.records import RunRecord, RunState
 from kvcanary.ui import blocks, fault_lab_address, fault_lab_controls, fault_lab_data, fault_lab_replay, progress, services, state, style
 from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count, format_fraction, format_seconds
 
-_KINDS = {Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note"}
 _CONFIG = {"displayModeBar": False}
 _LIVE_S = 2.0
 _SECONDS, _ENTRIES = "cost in seconds", "cost in entries"
@@ -55,7 +55,7 @@ def _ended(record: RunRecord, campaign: Campaign) -> None:
         said.append(f"{campaign.alarms}.")
     if campaign.runs:
         said.append(headline(campaign.plan, campaign.costs, campaign.cells))
-    style.verdict(" ".join(said) or record.sentence, _KINDS[record.verdict])
+    style.verdict(" ".join(said) or record.sentence, VERDICT_KINDS[record.verdict])
     _failed(record)
 
 

@@ -33,7 +33,7 @@ def _panel(run_id: str) -> None:
     found = variants(frame)
     if found:
         rows = decode_variant(frame, *found[-1])
-        text = throughput.summary(rows)
+        text = throughput.summary(rows, status.record.spec.get("step_time_s"))
         st.plotly_chart(throughput.by_batch(rows, state.theme()), key=f"live.{run_id}", config={"displayModeBar": False}, alt=text)
         style.caption(f"So far, hash {found[-1][0]}, {found[-1][1]}: {text}")
 

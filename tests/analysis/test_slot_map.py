@@ -71,9 +71,15 @@ def test_the_summary_states_count_place_and_coverage() -> None:
     status[:300], status[0], status[610], status[700] = SlotStatus.FREE, SlotStatus.RESERVED, SlotStatus.CORRUPTED, SlotStatus.INJECTED
     line = slot_map.summary_line(status).replace("\u202f", " ")
     assert line == (
-        "1 of 1 000 slots corrupted, first at 610; 1 damaged on purpose and not reported themselves; "
+        "1 of 999 slots corrupted, first at 610; 1 damaged on purpose and not reported themselves; "
         "70 % of the pool was checked (700 slots)."
     )
+
+
+def test_the_padding_page_is_no_slot_of_the_pool() -> None:
+    status = np.full(4 * 17, SlotStatus.CLEAN, dtype=np.uint8)
+    status[:4] = SlotStatus.RESERVED
+    assert slot_map.summary_line(status).replace("\u202f", " ") == "0 of 64 slots corrupted; 100 % of the pool was checked (64 slots)."
 
 
 def test_bad_slots_put_reported_ones_first() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvcanary.charts.sections import run_sections
+from kvcanary.lab.records import RunFolder
 from kvcanary.store.database import Store
 from tests.stored_runs import points, run_campaign, store_run
 
@@ -29,3 +30,16 @@ def test_operations_that_were_not_measured_are_left_out(store: Store, tmp_path: 
     assert "stamp reaches" in text
     assert "verify" not in text
     assert "forward" not in text
+
+
+def test_the_report_shows_the_share_of_the_model_step_and_counts_the_pool_as_plan_does(store: Store, tmp_path: Path) -> None:
+    run = store_run(tmp_path, 1, measured=points())
+    folder = RunFolder(tmp_path / "runs" / run)
+    record = folder.read_record()
+    coverage = {"slots": 4097, "reserved": 1}
+    folder.write_record(replace(record, spec={**record.spec, "step_time_s": 0.02}, coverage=coverage))
+    throughput, *others = run_sections(store, run)
+    assert "of a step" in throughput.pictures[0].alt
+    assert "of a step" in throughput.tables[0].rows[0][-1]
+    [counted] = [section.tables[0].rows for section in others if section.heading == "Coverage"]
+    assert [name for name, _ in counted] == ["slots, with the padding page", "slots of the padding page"]

@@ -64,6 +64,13 @@ def test_requests_take_whole_pages_and_the_padding_page_comes_on_top() -> None:
     assert of(plan, "decode")[-1] == (4096, 63, 1)
 
 
+@pytest.mark.parametrize(
+    ("page_size", "said"), [(1, "a pool of 392 920 slots;"), (64, "a pool of 392 896 slots, 6 139 whole pages of 64;")]
+)
+def test_the_sentence_counts_the_slots_that_plan_counts(page_size: int, said: str) -> None:
+    assert said in planned(page_size=page_size).sentence.replace("\u202f", " ")
+
+
 def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     plan = planned(pool_slot_count=1000)
     assert any(reason.startswith("decode batch 4096: 4096 requests of 2 tokens do not fit into 1000 slots") for reason in plan.skipped)

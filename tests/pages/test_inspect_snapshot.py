@@ -40,7 +40,7 @@ def test_damage_and_ring_are_listed_and_drawn(folder: Path) -> None:
     assert "Wrong mapping or slot reuse" in html(app)
     text = captions(app)
     assert "Pool size from the snapshot" in text
-    assert "of 48 slots corrupted" in text
+    assert "of 47 slots corrupted" in text
     assert "ring TP3" in str(app.multiselect(key="inspect_filter.rank").options)
 
 
@@ -48,7 +48,7 @@ def test_a_clean_snapshot_is_drawn_too(folder: Path) -> None:
     Server().save(folder / "clean.safetensors")
     app = opened("clean.safetensors")
     assert "Pass. No violation" in html(app)
-    assert "0 of 48 slots corrupted" in captions(app)
+    assert "0 of 47 slots corrupted" in captions(app)
 
 
 def test_what_is_no_snapshot_is_named_by_its_own_name(folder: Path) -> None:
