@@ -116,12 +116,15 @@ def shared() -> bool:
 
 
 def on_error(error: Exception) -> bool:
-    """An error that no page expected: a reference for who sees it, the traceback for who runs the server."""
+    """An error that no page expected: a reference for who sees it, the traceback for who runs the server.
+
+    Streamlit's option client.showErrorDetails, set to full, shows a developer the traceback on the page too, which nobody else may see.
+    """
     reference = secrets.token_hex(4)
     _page_errors.inc()
     _log.error("page error, reference %s", reference, exc_info=error)
     st.error(f"This page met an error that it did not expect. Its reference in the server's log is {reference}.", icon=":material/error:")
-    return shared()
+    return shared() or st.get_option("client.showErrorDetails") != "full"
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -108,21 +109,29 @@ def test_metrics_can_ask_for_a_token(home: Path, monkeypatch: pytest.MonkeyPatch
     assert ask("/healthz").status_code == 200
 
 
-def test_an_unexpected_error_shows_a_reference_to_others_and_its_traceback_to_the_log(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("address", "details", "handled"),
+    [("127.0.0.1", "none", True), ("0.0.0.0", "none", True), ("127.0.0.1", "full", False), ("0.0.0.0", "full", True)],
+)
+def test_an_unexpected_error_shows_a_reference_and_its_traceback_to_the_log_alone(
+    address: str, details: str, handled: bool, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown: list[str] = []
+    options = {"server.address": address, "client.showErrorDetails": details}
     monkeypatch.setattr(server.st, "error", lambda text, **_: shown.append(text))
-    monkeypatch.setattr(server.st, "get_option", lambda _: "127.0.0.1")
-    error = ValueError("a secret detail")
-    assert server.on_error(error) is False, "alone on this machine, the traceback may be seen"
-    monkeypatch.setattr(server.st, "get_option", lambda _: "0.0.0.0")
-    assert server.on_error(error) is True
-    reference = shown[1].rstrip(".").rsplit(" ", 1)[1]
+    monkeypatch.setattr(server.st, "get_option", options.__getitem__)
+    assert server.on_error(ValueError("a secret detail")) is handled, "alone on this machine who asks for the traceback sees it"
+    [text] = shown
+    reference = text.rstrip(".").rsplit(" ", 1)[1]
     assert len(reference) == 8
-    assert "secret detail" not in shown[1]
+    assert "secret detail" not in text
     assert f"reference {reference}" in caplog.text
     assert "a secret detail" in caplog.text
+
+
+def test_nobody_sees_a_traceback_without_asking() -> None:
+    settings = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())
+    assert settings["client"]["showErrorDetails"] == "none"
 
 
 def get(url: str) -> tuple[int, str]:
