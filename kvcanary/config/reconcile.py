@@ -6,7 +6,6 @@ digits, so a size is known to half a hundredth of a GiB and bytes per token only
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from kvcanary.config.settings import Settings
 from kvcanary.config.solve import changed
 from kvcanary.errors import ConfigError
 from kvcanary.layout import VERIFY_CAPACITY_FACTOR
-from kvcanary.units import GIB
+from kvcanary.units import GIB, INT64_MAX
 
 ROUNDING_GIB = 0.005
 BYTES_PER_TOKEN_TOLERANCE = 0.005
@@ -67,8 +66,8 @@ def reconcile(plan: MemoryPlan, observed: Mapping[str, Any]) -> Reconciliation:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, None for anything else: a log may print a word where a number is expected."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    """A number that a size or a count can be, None for anything else: a text may have a word or endless digits in its place."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= INT64_MAX else None
 
 
 class _Log:

@@ -415,7 +415,14 @@ def _check_typed(spec: FieldSpec, raw: Any) -> Any:
         return float(raw)
     if spec.kind == "switch" and isinstance(raw, bool):
         return raw
-    raise ConfigError(f"must be a {spec.kind}, got {str(raw)[:40]!r} ({type(raw).__name__})")
+    raise ConfigError(f"must be a {spec.kind}, got {_received(raw)} ({type(raw).__name__})")
+
+
+def _received(raw: Any) -> str:
+    try:
+        return repr(str(raw)[:40])
+    except ValueError:  # The interpreter writes no number of several thousand digits.
+        return "thousands of digits"
 
 
 def read_flat(values: Mapping[str, Any]) -> tuple[Settings, list[Finding]]:

@@ -14,6 +14,7 @@ from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv, Split, Unkn
 from kvcanary.config.hf_geometry import geometry_from_hf_config
 from kvcanary.config.kv_parts import RankKv
 from kvcanary.errors import ConfigError, ImportTextError
+from kvcanary.units import INT64_MAX
 
 CONFIG_KEYS = frozenset({"architectures", "model_type", "num_hidden_layers", "hidden_size", "n_layer", "text_config", "layer_types"})
 
@@ -75,8 +76,9 @@ def weight_bytes_from_index(index: Mapping[str, Any], *, tp_size: int = 1, pp_si
     total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     if isinstance(total, float) and total.is_integer():
         total = int(total)
-    if isinstance(total, bool) or not isinstance(total, int) or total < 1:
-        raise ImportTextError(f"model.safetensors.index.json: metadata.total_size must be a whole number above 0, got {str(total)[:40]!r}")
+    if isinstance(total, bool) or not isinstance(total, int) or not 1 <= total <= INT64_MAX:
+        rule = f"metadata.total_size must be a whole number in 1..{INT64_MAX}"
+        raise ImportTextError(f"model.safetensors.index.json: {rule}, got {str(total)[:40]!r}")
     ranks = tp_size * pp_size
     if ranks < 1:
         raise ImportTextError(f"ranks must be at least 1, got tp_size={tp_size} pp_size={pp_size}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -152,7 +153,9 @@ def _states(found: FieldSet, observed: dict[str, Any], states: list[dict[str, An
     for name, key in (("weight_bytes", "weight"), ("graph_bytes", "graph")):
         sizes = [usage[key] for usage in usages if isinstance(usage.get(key), int | float) and usage[key] > 0]
         if sizes:
-            found.put(name, round(max(sizes) * GIB), f"server_info, memory_usage.{key}", Rank.LOG, '"GB" is GiB; largest over ranks')
+            size = max(sizes) * GIB
+            size_bytes = size if isinstance(size, float) and not math.isfinite(size) else round(size)
+            found.put(name, size_bytes, f"server_info, memory_usage.{key}", Rank.LOG, '"GB" is GiB; largest over ranks')
     capacities = [value for usage in usages if (value := _count(usage.get("token_capacity"))) is not None]
     if capacities:
         found.put("pool_slot_count", min(capacities), "server_info, memory_usage.token_capacity", Rank.LOG)
@@ -160,16 +163,16 @@ def _states(found: FieldSet, observed: dict[str, Any], states: list[dict[str, An
 
 def _hf_config(document: Mapping[str, Any], name: str, tp_size: int, kv_dtype: str) -> ImportResult:
     reading = read_hf_config(document, kv_dtype=kv_dtype, tp_size=tp_size)
-    fields = {
-        field: FieldValue(value=entry.value, source=f"config.json, {entry.source}", rank=Rank.FILE)
-        for field, entry in reading.fields.items()
-    }
+    found = FieldSet()
+    for field, entry in reading.fields.items():
+        found.put(field, entry.value, f"config.json, {entry.source}", Rank.FILE)
     findings = [
         note("geometry-unknown", f"{entry.field}: {entry.text}", f"What would settle it: {entry.settle}.") for entry in reading.unknowns
     ]
     return ImportResult(
-        kind=ImportKind.HF_CONFIG, name=name, fields=fields, findings=tuple(findings), observed={"hf_config": dict(document)}
-    )
+        kind=ImportKind.HF_CONFIG, name=name, fields=found.settle()[0], findings=(*findings, *found.findings),
+        observed={"hf_config": dict(document)},
+    )  # fmt: skip
 
 
 def _own(document: Mapping[str, Any], kind: ImportKind, name: str) -> ImportResult:
@@ -189,6 +192,8 @@ def _own(document: Mapping[str, Any], kind: ImportKind, name: str) -> ImportResu
             found.put(field, value, f"{name}, {field}", Rank.FILE)
             if value is None and FIELDS[field].optional:
                 found.add(field, FieldValue(value=None, source=f"{name}, {field}", rank=Rank.FILE))
+    if found.findings and not found.candidates:
+        raise ImportTextError(f"{name}: {found.findings[0].message}")
     unknown = [field for field in flat if field not in FIELDS]
     findings = [note("unknown-field", f"{field}: no such settings field", "It may come from another version.") for field in unknown[:20]]
     return ImportResult(kind=kind, name=name, fields=found.settle()[0], findings=(*findings, *found.findings))

@@ -6,6 +6,7 @@ Three things stay apart: a value that was stated (zero, false and null included)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -173,7 +174,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    # Python writes Infinity into the config.json of some models, and JSON has no such number.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _field(entry: FieldValue) -> dict[str, Any]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvcanary.config.memory import memory_plan
@@ -232,7 +232,7 @@ def test_base_is_what_the_log_was_made_from() -> None:
     assert BASE["req_to_token_pool_size"] == 200
 
 
-WORDS = st.sampled_from(["none", "auto", "", True, float("inf"), float("nan"), [], {}, ["1"], {"a": 1}, -1, 0, 10**30, 2.5, None])
+WORDS = st.sampled_from(["none", "auto", "", True, float("inf"), float("nan"), [], {}, ["1"], {"a": 1}, -1, 0, 10**30, 10**400, 2.5, None])
 PRINTED = {
     "server_args": ("page_size", "max_total_tokens", "max_running_requests"),
     "kv_pool_sizing": ("cell_size",),
@@ -247,6 +247,7 @@ PRINTED = {
         {}, optional={name: st.fixed_dictionaries({}, optional=dict.fromkeys(keys, WORDS)) for name, keys in PRINTED.items()}
     ),
 )
+@example({"kv_tokens": 10**400}, {})
 def test_whatever_stands_where_a_number_is_printed_is_compared_or_left_out(top: dict[str, Any], inner: dict[str, Any]) -> None:
     for row in compare(**{**inner, **top}).values():
         assert isinstance(row.observed, int | float)

@@ -156,3 +156,47 @@ def test_the_style_of_a_text_is_no_warning_of_ours() -> None:
     code = "from kvcanary.importers.detect import read_text; read_text('e = sgl.Engine(tp_size=2, model_path=1if 1else 2)')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
+
+
+MODEL = '"architectures": ["WrenForCausalLM"], "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8'
+ARGUMENTS = '"model_path": "m", "page_size": 16, "tp_size": 2'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{{MODEL}, "time_step_limit": [0.0, Infinity]}}',
+        f'{{{ARGUMENTS}, "mem_fraction_static": NaN}}',
+        f'{{{ARGUMENTS}, "random_seed": 1e999}}',
+        "[2031-02-03 04:05:06] server_args=ServerArgs(model_path='m', tp_size=2, watchdog_timeout=inf)",
+        "vllm serve m --tensor-parallel-size 2 --speculative-config '{\"num_speculative_tokens\": 1e999}'",
+    ],
+)
+def test_a_number_that_json_does_not_have_is_written_as_text(text: str) -> None:
+    document = json.dumps(read_text(text).to_dict(), allow_nan=False)
+    assert '"inf"' in document or '"nan"' in document
+
+
+@pytest.mark.parametrize("size", ["Infinity", "1e308", "9" * 4295])
+def test_a_size_of_a_server_that_is_none_is_a_finding(size: str) -> None:
+    result = read_text(f'{{{ARGUMENTS}, "internal_states": [{{"memory_usage": {{"weight": {size}, "graph": 0.5}}}}]}}')
+    assert result.fields["graph_bytes"].value == 1 << 29
+    assert "weight_bytes" not in result.fields
+    assert any(finding.message.startswith("weight_bytes must be a size, got ") for finding in result.findings)
+
+
+def test_fields_of_a_model_are_held_to_the_rules_of_the_settings() -> None:
+    result = read_text(f'{{{MODEL}, "head_dim": {1 << 62}, "num_key_value_heads": 8, "layer_types": ["full_attention", "linear_attention", '
+                       '"full_attention", "linear_attention"], "linear_num_key_heads": 8, "linear_num_value_heads": 8, '
+                       f'"linear_key_head_dim": {1 << 60}, "linear_value_head_dim": {1 << 60}, "linear_conv_kernel_dim": 4}}')  # fmt: skip
+    assert "state_bytes_per_request" not in result.fields
+    assert any("state_bytes_per_request must be a size" in finding.message for finding in result.findings)
+    message = refused('{"metadata": {"total_size": ' + "9" * 30 + '}, "weight_map": {}}')
+    assert message == (
+        "model.safetensors.index.json: metadata.total_size must be a whole number in 1..9223372036854775807, got '" + "9" * 30 + "'"
+    )
+
+
+def test_settings_of_which_none_can_be_read_say_why() -> None:
+    message = refused('{"schema": "kvcanary.settings", "settings": {"pool_slot_count": Infinity}}')
+    assert message == "f: pool_slot_count must be a count, got 'inf' (float) (f, pool_slot_count)"
