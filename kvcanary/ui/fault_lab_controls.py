@@ -120,6 +120,6 @@ def go_on_button(record: RunRecord, missing: int) -> None:
 
 def _start(spec: CampaignSpec) -> None:
     try:
-        fault_lab_address.open_run(services.jobs().start(spec))
+        fault_lab_address.open_run(services.start(spec))
     except (KvCanaryError, OSError) as error:
         st.session_state[_PROBLEM] = f"Not started: {error}"

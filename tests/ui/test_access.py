@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.errors import ConfigError, JobError
+from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.ui import access, services
 from kvcanary.ui.access import LOCAL, User, is_loopback, read_login
@@ -143,6 +144,22 @@ def test_stopping_is_refused_below_the_button_too(home: Path, monkeypatch: pytes
     monkeypatch.setattr(access, "user", lambda: ada)
     services.stop(run_id)
     assert not services.jobs().wait(run_id, 60).state.active
+
+
+@pytest.mark.parametrize(("page", "button"), [("benchmark", "run"), ("fault_lab", "run_campaign")])
+def test_each_page_starts_its_job_for_who_sits_there(home: Path, monkeypatch: pytest.MonkeyPatch, page: str, button: str) -> None:
+    ada, owners = User("iss#1", "ada", True, False), []
+
+    def start(_manager: JobManager, _spec: Any, owner: str = "") -> str:
+        owners.append(owner)
+        raise JobError("not today")
+
+    monkeypatch.setattr(access, "user", lambda: ada)
+    monkeypatch.setattr(JobManager, "start", start)
+    app = AppTest.from_file(APP, default_timeout=60).run()
+    app.switch_page(f"pages/{page}.py").run()
+    app.button(key=button).click().run()
+    assert owners == [ada.owner]
 
 
 @pytest.mark.parametrize("page", ["plan", "benchmark", "fault_lab", "inspect_log"])
