@@ -39,7 +39,7 @@ def retain(
     except KvCanaryError as error:
         fail(str(error))
     console = wide_console()
-    console.print(f"{how_many(doomed)} {'would be' if dry_run else 'were'} deleted.")
+    console.print(f"{how_many(doomed)} {_verb(doomed, dry_run)} deleted.")
     _print_rows(console, doomed)
 
 
@@ -74,7 +74,7 @@ def purge(
         fail(str(error))
     console = wide_console()
     shown = doomed if dry_run else [row for row in doomed if row.id in gone]
-    console.print(f"{how_many(shown)} {'would be' if dry_run else 'were'} removed for good.")
+    console.print(f"{how_many(shown)} {_verb(shown, dry_run)} removed for good.")
     _print_rows(console, shown)
     if elsewhere:
         console.print(f"{format_count(elsewhere)} more were deleted in other data folders of this store; purge them there.")
@@ -82,6 +82,10 @@ def purge(
         typer.echo(visible(problem), err=True)
     if not dry_run and len(shown) < len(doomed):
         raise typer.Exit(PARTIAL)
+
+
+def _verb(rows: list[RunRow], dry_run: bool) -> str:
+    return "would be" if dry_run else "was" if len(rows) == 1 else "were"
 
 
 def _print_rows(console: Console, rows: list[RunRow]) -> None:

@@ -40,8 +40,8 @@ def command(
       kind: bench
       base: {preset_settings: laptop, preset: quick}
       grid:
-        real_data: [none, partial]
-        backend: [numba, torch]
+        real_data: \\[none, partial]
+        backend: \\[numba, torch]
 
     Exit code 0: every point passed · 1: a point's verdict is fail · 2: bad input · 3: a point is missing or partial · 4: nothing ran.
     """
@@ -119,11 +119,12 @@ def _print_plan(sweep: Sweep, done: set[str], json_target: str | None) -> None:
             terminal_text(point.label), format_seconds(point.estimate_s) if not point.problem else "", memory, terminal_text(state)
         )
     console.print(table)
+    problems = sum(bool(point.problem) for point in sweep.points)
+    counts = {"done": len(sweep.points) - len(missing) - problems, "missing": len(missing), "cannot run": problems}
     memory = f", at most {format_bytes(peak)} of memory" if peak else ""
-    console.print(
-        f"{format_count(len(sweep.points))} points, {format_count(len(missing))} of them missing; about {format_seconds(seconds)} one after "
-        f"another (an estimate){memory}."
-    )
+    estimate = f"; about {format_seconds(seconds)} one after another (an estimate){memory}" if missing else ""
+    words = ", ".join(f"{format_count(count)} {word}" for word, count in counts.items() if count)
+    console.print(f"{_points(sweep)}: {words}{estimate}.")
 
 
 def _print(sweep: Sweep, outcomes: list[Outcome]) -> None:
@@ -138,7 +139,11 @@ def _print(sweep: Sweep, outcomes: list[Outcome]) -> None:
         table.add_row(terminal_text(point.label), *cells)
     console.print(table)
     done = sum(outcome.done for outcome in outcomes)
-    console.print(f"{format_count(done)} of {format_count(len(sweep.points))} points are done; label {terminal_text(sweep.label)}.")
+    console.print(f"{format_count(done)} of {_points(sweep)} done; label {terminal_text(sweep.label)}.")
+
+
+def _points(sweep: Sweep) -> str:
+    return f"{format_count(len(sweep.points))} point{'' if len(sweep.points) == 1 else 's'}"
 
 
 def _exit_code(sweep: Sweep, outcomes: list[Outcome]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,19 @@ def test_a_dry_run_prints_points_time_memory_and_what_is_done(tmp_path: Path) ->
     assert plan["peak_bytes"] == plan["points"][1]["peak_bytes"] > 0
     result = invoke(tmp_path, SPEC, "--dry-run")
     assert result.exit_code == 0
-    assert "3 points, 1 of them missing" in result.output
+    assert "3 points: 1 done, 1 missing, 1 cannot run; about " in result.output
     assert "cannot run: page_size must be at least 1" in result.output
     assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_what_cannot_run_is_not_called_missing_and_takes_no_time(tmp_path: Path) -> None:
+    assert invoke(tmp_path, "{name: none, kind: bench, base: {page_size: 0}}", "--dry-run").output.endswith("\n1 point: 1 cannot run.\n")
+
+
+def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
+    text = CliRunner().invoke(app, ["sweep", "--help"], terminal_width=120).output
+    shown = text.split("list` find them:")[1].split("Exit code")[0]
+    assert len(read_sweep(textwrap.dedent(shown)).points) == 4
 
 
 def test_a_sweep_runs_once_and_is_found_again(tmp_path: Path) -> None:
