@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 
@@ -35,9 +34,13 @@ def draw() -> None:
             help="What the simulated engine serves. " + "; ".join(f"{name}: {words}" for name, words in LOAD_WORDS.items())
             + f"; {_TRACE}: the requests of a file of yours.",
         )  # fmt: skip
+        faults, configs = _choice(size)
         start = st.container(width="content")
     trace = _trace() if workload == _TRACE else None
-    spec = _choice(size, SMALL if workload == _TRACE else workload, trace)
+    spec = CampaignSpec(
+        faults=faults, configs=configs, seeds=_SEEDS[size], workload=SMALL if workload == _TRACE else workload,
+        trace=None if trace is None else trace.to_dict(),
+    )  # fmt: skip
     problem = "upload a trace first, or choose another workload" if workload == _TRACE and trace is None else ""
     try:
         count = len(plan_of(spec).run_keys())
@@ -56,17 +59,17 @@ def draw() -> None:
         style.verdict(failure, "error")
 
 
-def _choice(size: str, workload: str, trace: TraceSample | None) -> CampaignSpec:
+def _choice(size: str) -> tuple[list[str], list[str]]:
+    """Faults and configurations; behind a button, because the matrix has to be seen whole."""
     names = [".".join(fault) for fault in ALL_FAULTS]
     preset = [".".join(fault) for fault in (QUICK_FAULTS if size == "quick" else ALL_FAULTS)]
-    with st.expander("Faults and configurations", key="campaign_choice"):
+    with st.popover("Faults and configurations", width="content", key="campaign_choice"):
         faults = st.multiselect("Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session")
         configs = st.multiselect(
             "Configurations", list(CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session",
             help="Six from nothing to everything, and each of kvcanary's strict checks beside “partial”.",
         )  # fmt: skip
-    stored: dict[str, Any] | None = None if trace is None else trace.to_dict()
-    return CampaignSpec(faults=faults, configs=configs, seeds=_SEEDS[size], workload=workload, trace=stored)
+    return faults, configs
 
 
 def _served(spec: CampaignSpec, trace: TraceSample | None) -> str:
