@@ -234,10 +234,10 @@ class RayExecutor:
                 if point.spec is not None:
                     options = task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}")
                     waiting[options.remote(sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place))] = point
-            asked = False
+            again_s = 0.0
             while waiting:
-                if stop.is_set() and not asked:
-                    asked = True
+                if stop.is_set() and time.monotonic() >= again_s:
+                    again_s = time.monotonic() + _CANCEL_S
                     _cancel(ray, waiting)
                 ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_WAIT_S)
                 for reference in ready:
@@ -252,6 +252,7 @@ class RayExecutor:
 
 
 def _cancel(ray: Any, waiting: Mapping[Any, SweepPoint]) -> None:
+    """To be repeated: one that meets a task on its way to a worker can be lost."""
     for reference in waiting:
         ray.cancel(reference)
 

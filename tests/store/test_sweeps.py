@@ -238,6 +238,40 @@ def test_a_task_that_ray_cancels_asks_its_run_to_stop(jobs: type[ScriptedJobs], 
     assert stopped == [record.id for record in records(tmp_path)]
 
 
+def test_a_cancellation_that_ray_loses_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[int] = Counter()
+
+    class Cancelled(Exception):
+        pass
+
+    class Ray:
+        exceptions = SimpleNamespace(TaskCancelledError=Cancelled, RayError=OSError)
+
+        def is_initialized(self) -> bool:
+            return True
+
+        def remote(self, _task: object) -> SimpleNamespace:
+            return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _sweep, _kind, key, *_: hash(key)))
+
+        def cancel(self, reference: int) -> None:
+            asked[reference] += 1
+
+        def wait(self, references: list[int], **_: object) -> tuple[list[int], list[int]]:
+            time.sleep(0.01)
+            return [reference for reference in references if asked[reference] == 2][:1], []
+
+        def get(self, _reference: int) -> None:
+            raise Cancelled
+
+    monkeypatch.setattr(sweeps, "_ray", Ray)
+    monkeypatch.setattr(sweeps, "_CANCEL_S", 0.05)
+    stop = threading.Event()
+    stop.set()
+    outcomes = list(RayExecutor().run(SWEEP, SWEEP.points, Place(home=str(tmp_path)), stop))
+    assert [outcome.state for outcome in outcomes] == ["stopped"] * 3
+    assert set(asked.values()) == {2}
+
+
 def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
