@@ -10,7 +10,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -66,6 +66,8 @@ def test_links_and_pictures_that_are_made_after_parsing_are_kept_apart() -> None
 
 
 @given(TEXT)
+@example("[b]a[/b] [link=http://evil.example]w[/link]")
+@example("\u0816\t|\uff3b\t|")
 def test_a_terminal_gets_no_control_sequence_and_no_markup(text: str) -> None:
     # rich may show one backslash more or less beside a bracket or at the end, which changes nothing but looks.
     text = text.replace("\\", "/")
@@ -73,7 +75,9 @@ def test_a_terminal_gets_no_control_sequence_and_no_markup(text: str) -> None:
     Console(file=target, highlight=False, soft_wrap=True, width=10_000, force_terminal=True, color_system="truecolor", emoji=False).print(
         terminal_text(text), end=""
     )
-    assert target.getvalue().expandtabs() == visible(text).expandtabs()
+    # How many blanks rich makes of a tab hangs on the width of what stands before it.
+    shown, wanted = (re.sub(r"[ \t]+", " ", part) for part in (target.getvalue(), visible(text)))
+    assert shown == wanted
 
 
 @given(TEXT)
