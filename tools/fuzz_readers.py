@@ -331,10 +331,12 @@ def _place(error: Exception) -> str:
 def fuzz(name: str, seconds: float, keep: Path) -> bool:
     """Fuzz one reader in a child process and say what came of it; True where nothing was found."""
     counters = mmap.mmap(-1, _COUNTERS.size)
-    child = os.fork()
-    if child == 0:
-        _fuzz_here(name, seconds, keep, counters)
-    _, status, usage = os.wait4(child, 0)
+    # Made here, as the child ends without taking anything away.
+    with tempfile.TemporaryDirectory(prefix="kvcanary-fuzz-") as folder:
+        child = os.fork()
+        if child == 0:
+            _fuzz_here(name, seconds, keep, counters, Path(folder))
+        _, status, usage = os.wait4(child, 0)
     count, found, cpu_s = _COUNTERS.unpack_from(counters, 0)
     ended = "" if os.waitstatus_to_exitcode(status) == 0 else f", ENDED with {os.waitstatus_to_exitcode(status)}"
     peak = usage.ru_maxrss / 1024
@@ -342,31 +344,30 @@ def fuzz(name: str, seconds: float, keep: Path) -> bool:
     return found == 0 and not ended
 
 
-def _fuzz_here(name: str, seconds: float, keep: Path, counters: mmap.mmap) -> None:
+def _fuzz_here(name: str, seconds: float, keep: Path, counters: mmap.mmap, folder: Path) -> None:
     import atheris
 
     reader = READERS[name]
-    with tempfile.TemporaryDirectory(prefix="kvcanary-fuzz-") as folder:
-        corpus = keep / f"corpus-{name}"
-        corpus.mkdir(parents=True, exist_ok=True)
-        # numba and triton read the bytecode of their kernels, which therefore has to stay as it is.
-        with atheris.instrument_imports(include=["kvcanary"], exclude=["kvcanary.kernels"]):
-            read = reader.make(Path(folder))
-            starts = reader.seeds()
-        for number, seed in enumerate(starts):
-            (corpus / f"seed-{number}").write_bytes(seed[:MAX_INPUT_BYTES])
-        words = Path(folder) / "words"
-        words.write_text("".join(f'"{_spelled(word)}"\n' for word in reader.words))
-        findings = Findings(name, read, keep, seconds, counters)
-        options = [
-            f"-max_len={MAX_INPUT_BYTES}",
-            f"-timeout={HANG_S}",
-            "-rss_limit_mb=4096",
-            f"-artifact_prefix={keep}/{name}-",
-            "-verbosity=0",
-        ]
-        atheris.Setup([sys.argv[0], *options, *([f"-dict={words}"] if reader.words else []), str(corpus)], findings.one)
-        atheris.Fuzz()
+    corpus = keep / f"corpus-{name}"
+    corpus.mkdir(parents=True, exist_ok=True)
+    # numba and triton read the bytecode of their kernels, which therefore has to stay as it is.
+    with atheris.instrument_imports(include=["kvcanary"], exclude=["kvcanary.kernels"]):
+        read = reader.make(folder)
+        starts = reader.seeds()
+    for number, seed in enumerate(starts):
+        (corpus / f"seed-{number}").write_bytes(seed[:MAX_INPUT_BYTES])
+    words = folder / "words"
+    words.write_text("".join(f'"{_spelled(word)}"\n' for word in reader.words))
+    findings = Findings(name, read, keep, seconds, counters)
+    options = [
+        f"-max_len={MAX_INPUT_BYTES}",
+        f"-timeout={HANG_S}",
+        "-rss_limit_mb=4096",
+        f"-artifact_prefix={keep}/{name}-",
+        "-verbosity=0",
+    ]
+    atheris.Setup([sys.argv[0], *options, *([f"-dict={words}"] if reader.words else []), str(corpus)], findings.one)
+    atheris.Fuzz()
 
 
 def _spelled(word: str) -> str:
