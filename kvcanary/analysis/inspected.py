@@ -55,10 +55,19 @@ class Inspected:
         facet = self.cross.facets["pool"]
         return np.append(facet.chosen((pool.name,)), False)[facet.codes]
 
+    def explained(self, pool: Pool) -> dict[int, int | None]:
+        """Each slot of a pool that an incident names: the slot whose record explains it, None for a cause. One rank is enough for a cause."""
+        found: dict[int, int | None] = {}
+        for incident in self.diagnosis.incidents:
+            for finding in incident.findings:
+                if finding.group == pool.name:
+                    found[finding.slot] = None if finding.echo_of is None else found.get(finding.slot, finding.echo_of)
+        return found
+
     def status(self, pool: Pool, kept: npt.NDArray[np.bool_], rank: str = "") -> tuple[npt.NDArray[np.uint8], int]:
         """Status uint8 [num_slots] of a pool under a choice of rows, of one rank where it is named; and slots that lie outside the map.
 
-        Free where a log lists nothing: that says nothing about what was checked. A snapshot knows each slot.
+        Free where a log lists nothing, but for the padding page: that says nothing about what was checked. A snapshot knows each slot.
         """
         ranks = self.cross.facets["rank"]
         mine = kept & self.rows_of(pool)
@@ -66,6 +75,8 @@ class Inspected:
             mine &= ranks.codes == ranks.labels.index(rank)
         slots, _ = self.cross.slot_rows(mine)
         status = np.full(max(pool.num_slots, 1), SlotStatus.FREE, dtype=np.uint8)
+        if not self.statuses:
+            status[: self.page_size or 1] = SlotStatus.RESERVED
         for (name, file), known in self.statuses.items():
             # A rank is named by its file where there are several.
             if name == pool.name and (not rank or len(self.log.files) == 1 or rank.startswith(f"{file} ")):

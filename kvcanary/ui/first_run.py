@@ -44,7 +44,7 @@ STORIES = (
     ),
     Story(
         "I have a violation log", "Reads an invented log on Inspect.", inspect_input.take_example, "pages/inspect_log.py",
-        "An invented log of two ranks: verdict, likeliest cause, then where. Choose a mark or a row to see one slot; your own log goes in above.",
+        "An invented log of two ranks: verdict, likeliest cause, then where. Choose a mark or a row for one slot; read your own below.",
     ),
 )  # fmt: skip
 

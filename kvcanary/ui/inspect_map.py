@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -105,9 +107,10 @@ def _multiples(inspected: Inspected, pool: Pool, kept: np.ndarray, ranks: tuple[
 def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int) -> str:
     if inspected.statuses:
         return f"{slot_map.summary_line(status)} {pool.origin.capitalize()}."
-    bad = slot_map.count_statuses(status)[SlotStatus.CORRUPTED]
+    counts = slot_map.count_statuses(status)
+    bad, slots = counts[SlotStatus.CORRUPTED], max(1, slot_map.pool_slots(counts))
     text = (
-        f"{format_count(bad)} of {format_count(len(status))} slots reported ({format_fraction(bad / len(status))}); {pool.origin}"
+        f"{format_count(bad)} of {format_count(slots)} slots reported ({format_fraction(bad / slots)}); {pool.origin}"
         f"{f'; pages of {inspected.page_size}' if inspected.page_size and inspected.page_size > 1 else ''}."
     )
     return f"{text} {format_count(outside)} reported slot numbers lie outside the map." if outside else text
@@ -120,9 +123,12 @@ def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
         return
     # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
     least = np.partition(counts, -_TABLE_LIMIT)[-_TABLE_LIMIT] if len(counts) > _TABLE_LIMIT else 0
-    often = np.flatnonzero(counts >= least)
-    order = often[np.argsort(-counts[often], kind="stable")][:_TABLE_LIMIT]
+    often, explained = np.flatnonzero(counts >= least), inspected.explained(pool)
+    echo = np.array([explained.get(slot) is not None for slot in slots[often].tolist()], dtype=np.bool_)
+    # Of slots with equally many rows a cause comes before what only echoes one.
+    order = often[np.lexsort((slots[often], echo, -counts[often]))][:_TABLE_LIMIT]
     table = pd.DataFrame({"slot": slots[order], "rows": counts[order]})
+    table["role"] = [_role(explained, slot) for slot in table["slot"].tolist()]
     if inspected.page_size and inspected.page_size > 1:
         table["page"], table["in page"] = table["slot"] // inspected.page_size, table["slot"] % inspected.page_size
     st.dataframe(
@@ -134,6 +140,13 @@ def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
         f"{format_count(len(slots))} reported slot{'' if len(slots) == 1 else 's'}, most rows first"
     )  # fmt: skip
     style.caption(f"{which}. Select a row to open its card.")
+
+
+def _role(explained: Mapping[int, int | None], slot: int) -> str:
+    if slot not in explained:
+        return ""
+    source = explained[slot]
+    return "cause" if source is None else f"echo of {source}"
 
 
 def window(found: Loaded, slot: int) -> None:

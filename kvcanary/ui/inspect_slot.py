@@ -114,9 +114,9 @@ def _role(found: Loaded, row: int, slot: int) -> str:
         for finding in incident.findings:
             if finding.slot == slot and row in finding.rows:
                 if finding.echo_of is not None:
-                    return f"An echo in incident {incident.number}: slot {finding.echo_of} before it in the chain explains all of it."
+                    return f"An echo in incident {incident.number}: slot {format_count(finding.echo_of)} before it in the chain explains all of it."
                 followers = sorted({other.slot for other in incident.echoes if other.echo_of == slot})
-                echoed = f"; echoed by slot {', '.join(map(str, followers[:4]))}" if followers else ""
+                echoed = f"; echoed by slot {', '.join(map(format_count, followers[:4]))}" if followers else ""
                 return f"A cause in incident {incident.number}: no other slot explains it{echoed}."
     return f"Not part of an incident: incidents are made of the first {format_count(MAX_ROWS)} records."
 

@@ -43,8 +43,17 @@ def test_status_of_a_pool_under_a_filter_and_of_one_rank() -> None:
     status, outside = found.status(pool, found.cross.mask({}))
     assert np.flatnonzero(status == SlotStatus.CORRUPTED).tolist() == [3, 5]
     assert outside == 1
-    assert np.flatnonzero(found.status(pool, found.cross.mask({}), "TP1")[0]).tolist() == [5]
-    assert np.flatnonzero(found.status(pool, found.cross.mask({"rank": ("TP0",)}))[0]).tolist() == [3]
+    one_rank, _ = found.status(pool, found.cross.mask({}), "TP1")
+    assert np.flatnonzero(one_rank == SlotStatus.CORRUPTED).tolist() == [5]
+    filtered, _ = found.status(pool, found.cross.mask({"rank": ("TP0",)}))
+    assert np.flatnonzero(filtered == SlotStatus.CORRUPTED).tolist() == [3]
+
+
+def test_the_padding_page_of_a_log_is_no_slot_of_its_pool() -> None:
+    found = inspected(f"{prefix()}{ARGS}\n{install(capacity=3000)}\n" + messages(Row(slot=0), Row(slot=40)))
+    status, _ = found.status(found.pools[0], found.cross.mask({}))
+    assert np.flatnonzero(status == SlotStatus.RESERVED).tolist() == list(range(1, 16)), "slot 0 is reported, which counts more"
+    assert np.flatnonzero(status == SlotStatus.CORRUPTED).tolist() == [0, 40]
 
 
 def test_a_snapshot_knows_every_slot_and_a_filter_hides_only_reports() -> None:
@@ -56,6 +65,14 @@ def test_a_snapshot_knows_every_slot_and_a_filter_hides_only_reports() -> None:
     assert found.status(pool, found.cross.mask({}))[0].tolist() == known.tolist()
     hidden, _ = found.status(pool, found.cross.mask({"rank": ("TP9",)}))
     assert hidden.tolist() == [SlotStatus.RESERVED, SlotStatus.CLEAN, SlotStatus.CLEAN, SlotStatus.SKIPPED]
+
+
+def test_what_only_echoes_a_slot_is_told_from_its_cause() -> None:
+    pool = Pool()
+    pool.stamp([11, 12, 13, 14], [501, 502, 503, 504])
+    pool.stamp([31, 32, 33], [701, 702, 703])
+    found = inspected(messages(*pool.verify([11, 12, 33, 14])))
+    assert found.explained(found.pools[0]) == {33: None, 14: 33}
 
 
 def test_chain_links_come_from_the_hashes() -> None:

@@ -51,7 +51,9 @@ def test_the_empty_page_teaches_and_the_example_is_diagnosed() -> None:
     text = html(app)
     assert "Fail. 24 violations listed for slot 9\u202f218 (slot 4\u202f105 only echoes it) on TP0, TP1" in text
     assert "Wrong mapping or slot reuse" in text
-    assert "A cause in incident 1: no other slot explains it; echoed by slot 4105." in text
+    assert "A cause in incident 1: no other slot explains it; echoed by slot 4\u202f105." in text
+    [table] = [frame.value for frame in app.dataframe if list(frame.value) == ["slot", "rows", "role"]]
+    assert table.values.tolist() == [[9218, 12, "cause"], [4105, 12, "echo of 9218"]], "as many rows each: the cause comes first"
 
 
 def test_nothing_pasted_is_one_sentence() -> None:
@@ -69,7 +71,7 @@ def test_filters_cross_the_views_and_the_card() -> None:
     assert "All 2 violations are shown" in captions(app)
     app.multiselect(key="inspect_filter.tag").select("TAIL_K_FULL").run()
     assert "1 of 2 violations are shown: launch tag TAIL_K_FULL." in captions(app)
-    assert "1 of 72 slots reported" in captions(app)
+    assert "1 of 71 slots reported" in captions(app)
     app.text_input(key="inspect_typed").set_value("70").run()
     assert "No violation of slot 70 is listed under these filters" in captions(app)
     app.text_input(key="inspect_typed").set_value("71").run()
@@ -114,7 +116,7 @@ def test_one_map_per_rank_and_one_rank_alone() -> None:
     app.selectbox(key="inspect_map_of").set_value("one map per rank").run()
     assert "Reported slots by rank: TP0 1, TP1 2" in captions(app)
     app.selectbox(key="inspect_map_of").set_value("TP0").run()
-    assert "1 of 10 slots reported" in captions(app)
+    assert "1 of 9 slots reported" in captions(app)
 
 
 def test_many_slots_and_every_row_as_a_table() -> None:
