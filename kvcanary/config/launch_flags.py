@@ -34,11 +34,10 @@ def sglang_flags(settings: Settings) -> str:
         (environment if text.startswith("SGLANG_") else flags).append(text)
     pool, batch = settings.pool, settings.batch
     ranks = batch.dp_size if batch.enable_dp_attention else 1
-    requests = batch.max_running_requests if batch.max_running_requests is not None else pool.req_to_token_pool_size * ranks
+    requests = _over_ranks(pool.req_to_token_pool_size, batch.max_running_requests, ranks)
     own_chunk = -1 if batch.chunked_prefill_size is None else batch.chunked_prefill_size
-    chunk = batch.global_chunked_prefill_size if batch.global_chunked_prefill_size is not None else own_chunk
-    if batch.enable_dp_attention and batch.global_chunked_prefill_size is None and own_chunk > 0:
-        chunk = own_chunk * ranks
+    # Off, and the limit of zero, are the same for every rank.
+    chunk = _over_ranks(own_chunk, batch.global_chunked_prefill_size, ranks) if own_chunk > 0 else own_chunk
     tokens = pool.max_total_tokens if pool.max_total_tokens is not None else pool.pool_slot_count
     if not batch.cuda_graph_max_bs and batch.cuda_graph_backend_decode != "disabled":
         flags.append("--cuda-graph-backend-decode disabled")
@@ -53,3 +52,8 @@ def sglang_flags(settings: Settings) -> str:
     ]
     model = shlex.quote(settings.model.model) if settings.model.model else "MODEL"
     return " \\\n  ".join([*environment, f"python -m sglang.launch_server --model-path {model}", *flags])
+
+
+def _over_ranks(own: int, asked: int | None, ranks: int) -> int:
+    """The flag that gives one rank its own value: what was asked for, unless the plan was changed since to something else."""
+    return asked if asked is not None and ranks > 0 and asked // ranks == own else own * ranks

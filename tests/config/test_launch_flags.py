@@ -78,3 +78,18 @@ def test_no_decode_graph_is_a_backend_and_leaves_prefill_graphs_alone(batch: int
 @pytest.mark.parametrize(("device", "written"), [("xpu", True), ("cuda", False), ("NVIDIA H200 $(id)", False)])
 def test_a_device_from_the_list_is_no_device_type(device: str, written: bool) -> None:
     assert ("--device" in sglang_flags(Settings.from_flat({"device": device}))) is written
+
+
+@pytest.mark.parametrize(
+    ("values", "chunk", "requests"),
+    [
+        ({"chunked_prefill_size": 1500, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 25, "max_running_requests": 101}, 6003, 101),
+        # Changed since: the command is that of the plan, not what was asked for once.
+        ({"chunked_prefill_size": 750, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 20, "max_running_requests": 101}, 3000, 80),
+        ({"chunked_prefill_size": -1, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 20}, -1, 80),
+    ],
+)
+def test_limits_over_ranks_are_those_of_the_plan(values: dict[str, Any], chunk: int, requests: int) -> None:
+    text = sglang_flags(Settings.from_flat({**values, "enable_dp_attention": True, "dp_size": 4}))
+    assert f"--chunked-prefill-size {chunk}" in text.split(" \\\n  ")
+    assert f"--max-running-requests {requests}" in text.split(" \\\n  ")
