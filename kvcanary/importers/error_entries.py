@@ -11,6 +11,7 @@ from kvcanary.config.findings import Fix
 from kvcanary.config.rule_parts import fix
 
 Groups = Mapping[str, str]
+MAX_SHOWN_CHARS = 300
 # A whole number and a decimal one, as parts of patterns.
 N, F = r"-?\d+", r"-?\d+(?:\.\d+)?"
 
@@ -27,15 +28,25 @@ class Entry:
     values: Callable[[Groups], Mapping[str, Any]] = lambda groups: {}
 
 
-def towards(field: str, flag: str, verb: str) -> Fix:
-    """Raise or lower a flag where nothing tells by how much."""
-    return Fix(field=field, value=None, flag=flag, text=f"{verb} {flag}", amount_known=False)
+def towards(field: str, flag: str, verb: str, purpose: str = "") -> Fix:
+    """Raise or lower a flag where nothing tells by how much; with a purpose no amount can be worked out later either."""
+    return Fix(field=field, value=None, flag=flag, text=f"{verb} {flag} {purpose}".rstrip(), amount_known=False)
 
 
 def raised(groups: Groups) -> Iterable[Fix]:
-    """The fraction that the message names, else the least one that the weights of the same text need, else only the direction."""
-    wanted = groups.get("suggested") or groups.get("least")
-    if wanted:
-        yield fix("mem_fraction_static", float(wanted), f"set --mem-fraction-static to {float(wanted):g}")
+    """The fraction that the message names, else the least one that the weights of the same text need, else only the direction.
+
+    A fraction that is not above the one that failed is no way up: something that it does not count took memory too.
+    """
+    wanted, failed = groups.get("suggested") or groups.get("least"), groups.get("current") or groups.get("asked")
+    if wanted and (not failed or float(wanted) > float(failed)):
+        text = f"set --mem-fraction-static to {float(wanted):g} or more: less does not even hold the weights"
+        yield fix("mem_fraction_static", float(wanted), text)
     else:
         yield towards("mem_fraction_static", "--mem-fraction-static", "raise")
+
+
+def shown(message: str) -> str:
+    """A message on one line, cut where it is very long."""
+    plain = " ".join(message.split())
+    return plain if len(plain) <= MAX_SHOWN_CHARS else plain[: MAX_SHOWN_CHARS - 3] + "..."

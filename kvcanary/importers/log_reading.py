@@ -33,7 +33,7 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     if not records:
         return []
     engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
-    explanations, stated = error_messages.explain(records)
+    explanations, stated = error_messages.explain(records, engine)
     ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
     observed, lines = read_vllm_log(records) if engine == "vllm" else read_server_log(records, sorted(ranks))
     if not _log_says_something(observed) and not stated and not explanations:

@@ -115,7 +115,7 @@ MEMORY = (
         ),
         fixes=lambda groups: (
             towards("max_running_requests", "--max-running-requests", "lower"),
-            towards("mem_fraction_static", "--mem-fraction-static", "raise"),
+            towards("mem_fraction_static", "--mem-fraction-static", "raise", "for a larger pool"),
         ),
     ),
     Entry(

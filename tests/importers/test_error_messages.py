@@ -264,7 +264,8 @@ LOADED = "[2031-02-03 04:05:01 TP0] Load weight end. elapsed=3.00 s, type=Wren, 
 @pytest.mark.parametrize(
     ("before", "label", "phase", "wanted"),
     [
-        ("", "oom", "load_weights", [("tp_size", "raise")]),
+        ("", "oom", None, [("mem_fraction_static", "lower"), ("tp_size", "raise")]),
+        ("[2031-02-03 04:05:01 TP0] Load weight begin. avail mem=39.50 GB\n", "oom", "load_weights", [("tp_size", "raise")]),
         (LOADED, "oom", "kv_pool", [("mem_fraction_static", "lower")]),
         (
             LOADED + "[2031-02-03 04:05:02 TP0] Memory pool end. avail mem=4.00 GB\n",
@@ -286,7 +287,9 @@ LOADED = "[2031-02-03 04:05:01 TP0] Load weight end. elapsed=3.00 s, type=Wren, 
         ),
     ],
 )
-def test_out_of_device_memory_by_how_far_the_start_had_come(before: str, label: str, phase: str, wanted: list[tuple[str, Any]]) -> None:
+def test_out_of_device_memory_by_how_far_the_start_had_come(
+    before: str, label: str, phase: str | None, wanted: list[tuple[str, Any]]
+) -> None:
     result = read_text(before + OOM)
     [entry] = result.explanations
     assert (entry.label, result.observed["oom"]["phase"]) == (label, phase)
