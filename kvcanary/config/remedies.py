@@ -78,12 +78,11 @@ def canary_cost(plan: MemoryPlan) -> tuple[CanaryCost, ...] | Unknown:
     return tuple(cost(mode, values, label) for mode, values, label in CANARY_MODES)
 
 
-def fraction_for_one_request(plan: MemoryPlan) -> float | None:
-    """The smallest mem_fraction_static that pays for the weights and one request of full length; None where that is not known."""
+def fraction_for_one_request(plan: MemoryPlan) -> FractionAnswer | Unknown:
+    """The smallest mem_fraction_static that pays for the weights and a pool of one request of full length."""
     pool = plan.settings.pool
     page = pool.page_size
-    answer = smallest_fraction(with_slots(plan, -(-max(1, pool.max_seq_len_per_req) // page) * page))
-    return answer.fraction if isinstance(answer, FractionAnswer) else None
+    return smallest_fraction(with_slots(plan, -(-max(1, pool.max_seq_len_per_req) // page) * page))
 
 
 def remedies(plan: MemoryPlan) -> tuple[Fix, ...]:

@@ -88,10 +88,16 @@ def test_fraction_is_a_remedy_for_a_share_that_is_too_small() -> None:
 
 def test_a_fraction_that_holds_the_weights_and_one_request() -> None:
     plan = memory_plan(server(pool_slot_count=0, page_size=64))
-    fraction = fraction_for_one_request(plan)
+    answer = fraction_for_one_request(plan)
+    assert isinstance(answer, FractionAnswer)
+    fraction = answer.fraction
     assert fraction is not None
     slots = -(-20_004 // 64) * 64
     assert within_budget(memory_plan(server(pool_slot_count=slots, page_size=64, mem_fraction_static=fraction)))
     assert not within_budget(memory_plan(server(pool_slot_count=slots, page_size=64, mem_fraction_static=round(fraction - 0.001, 3))))
-    assert fraction_for_one_request(memory_plan(server(weight_bytes=None))) is None
-    assert fraction_for_one_request(memory_plan(server(weight_bytes=60 << 30))) is None
+    open_answer = fraction_for_one_request(memory_plan(server(weight_bytes=None)))
+    assert isinstance(open_answer, Unknown)
+    assert open_answer.field == "weight_bytes"
+    too_large = fraction_for_one_request(memory_plan(server(weight_bytes=60 << 30)))
+    assert isinstance(too_large, FractionAnswer)
+    assert too_large.fraction is None
