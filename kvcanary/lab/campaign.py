@@ -5,16 +5,18 @@ A run is a cell with a seed. Runs are independent, so a campaign stops between t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import replace
 
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.injectors import Injector
 from kvcanary.faults.memory import Group
 from kvcanary.faults.stage import RELOAD_KINDS, stage
+from kvcanary.kernels.backends import get_backend
 from kvcanary.kernels.types import Backend
 from kvcanary.lab.campaign_configs import CONFIGS, DEFAULT_CONFIGS, STRICT_CONFIGS
 from kvcanary.lab.campaign_plan import ALL_FAULTS, CampaignPlan, CampaignRun, Fault, RunKey
+from kvcanary.lab.campaign_pool import processes_for, run_in_processes
 from kvcanary.lab.campaign_summary import CellSummary, summarise, wilson
 from kvcanary.lab.campaign_tally import Tally
 from kvcanary.lab.executors import CanaryExecutor
@@ -45,19 +47,40 @@ __all__ = [
 ]
 
 
-def run_campaign(plan: CampaignPlan, backend: Backend, done: Collection[RunKey] = ()) -> Iterator[CampaignRun]:
-    """The runs of a plan that are not in `done`, one at a time; to stop, stop asking.
+def run_campaign(
+    plan: CampaignPlan, backend: Backend, done: Collection[RunKey] = (), processes: int | None = None
+) -> Generator[CampaignRun]:
+    """The runs of a plan that are not in `done`, in order; to stop, close the generator.
 
-    One run goes ahead and is thrown away for each configuration, so that no compile time stands in its seconds.
+    processes: over how many they are spread, None for what pays on this host. Raises JobError when one is lost.
     """
     finished = set(done)
     missing = [key for key in plan.run_keys() if key not in finished]
-    warm: set[str] = set()
-    for key in missing:
+    processes = processes_for(len(missing)) if processes is None else processes
+    here = runner(plan, backend.name)
+    if processes == 1:
+        yield from map(here, missing)
+        return
+    # What is compiled is compiled once, before several processes want it.
+    for key in {key[2]: key for key in missing}.values():
+        here(key)
+    yield from run_in_processes(runner, (plan, backend.name), missing, processes)
+
+
+def runner(plan: CampaignPlan, backend_name: str) -> Callable[[RunKey], CampaignRun]:
+    """`run_one` of a plan in this process.
+
+    One run goes ahead and is thrown away for each configuration, so that no compile time stands in its seconds.
+    """
+    backend, warm = get_backend(backend_name), set[str]()
+
+    def run(key: RunKey) -> CampaignRun:
         if key[2] not in warm:
             warm.add(key[2])
             run_one(plan, key, backend)
-        yield run_one(plan, key, backend)
+        return run_one(plan, key, backend)
+
+    return run
 
 
 def run_one(plan: CampaignPlan, key: RunKey, backend: Backend) -> CampaignRun:

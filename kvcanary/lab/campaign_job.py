@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,12 @@ def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
     backend, reason = choose_backend("auto", "cpu")
     folder.update_record(backend={"name": backend.name, "reason": reason})
     runs = _taken_over(folder, spec, plan)
+    keys = [run.key for run in runs]
     reporter = Reporter(folder, time.monotonic(), steps=len(plan.run_keys()), done=len(runs))
     reporter.step("campaign", f"{format_count(reporter.steps)} runs")
     told_s = time.monotonic()
-    with (folder.path / "campaign.jsonl").open("a", encoding="utf-8") as file:
-        for run in run_campaign(plan, backend, [run.key for run in runs]):
+    with (folder.path / "campaign.jsonl").open("a", encoding="utf-8") as file, closing(run_campaign(plan, backend, keys)) as found:
+        for run in found:
             runs.append(run)
             file.write(json.dumps(_to_dict(run)) + "\n")
             file.flush()
