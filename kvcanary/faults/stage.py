@@ -1,4 +1,7 @@
-"""The mechanism that a kind of fault belongs to, switched on in the serving loop: drafts need speculation, a late page needs a transfer."""
+"""The mechanism that a kind of fault belongs to, switched on in the serving loop: drafts need speculation, a late page needs a transfer.
+
+What has to be evicted or sent back first is staged in a pool that is short of slots.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ RELOAD_KINDS = frozenset({"tier_reload", "storage_visible_garbage"})
 
 
 def stage(options: ServingOptions, kind: str, variant: str = "") -> ServingOptions:
-    """The options with what the kind needs, and the variant where it needs more; what they have already stays."""
+    """The options with what the kind needs, and the variant where it needs more; mechanisms that they have stay.
+
+    RELOAD_KINDS without a host tier, and chunk_end_after_retraction, also get a smaller pool.
+    """
     if kind == "swa_eviction" and options.sliding_window is None:
         return replace(options, sliding_window=_WINDOW, swa_pool_slot_count=options.pool_slot_count)
     if kind in ("spec_rollback", "draft_pool"):
@@ -26,7 +32,7 @@ def stage(options: ServingOptions, kind: str, variant: str = "") -> ServingOptio
         retracted = variant == "chunk_end_after_retraction"
         chunk = max(1, (_RETRACTED_CHUNK if retracted else _DRAFT_CHUNK) // options.page_size) * options.page_size
         drafting = replace(drafting, disaggregation_mode="null", draft_pool=True, chunked_prefill_size=chunk)
-        return replace(drafting, pool_slot_count=_tight(options), new_token_ratio=0.0) if retracted else drafting
+        return replace(_tight(drafting), new_token_ratio=0.0) if retracted else drafting
     if kind in RELOAD_KINDS and not options.host_slot_count:
         return _with_host_tier(options)
     if kind == "padding_slot" and options.dp_size == 1:
@@ -40,16 +46,11 @@ def stage(options: ServingOptions, kind: str, variant: str = "") -> ServingOptio
 def _with_host_tier(options: ServingOptions) -> ServingOptions:
     """A host tier as large as the pool was, and so little left on the device that prefixes leave it and come back."""
     mode = "null" if options.disaggregation_mode == "decode" else options.disaggregation_mode
-    return replace(
-        options,
-        pool_slot_count=_tight(options),
-        host_slot_count=options.pool_slot_count,
-        radix_cache=True,
-        disaggregation_mode=mode,
-    )
+    return replace(_tight(options), host_slot_count=options.pool_slot_count, radix_cache=True, disaggregation_mode=mode)
 
 
-def _tight(options: ServingOptions) -> int:
-    """Slots for one longest request and a quarter of another, so that prefixes are evicted and requests sent back."""
+def _tight(options: ServingOptions) -> ServingOptions:
+    """Slots for one longest request and a quarter of another, in the window's pool too, so that prefixes are evicted and requests sent back."""
     longest = -(-5 * options.max_seq_len_per_req // (4 * options.page_size)) * options.page_size
-    return min(options.pool_slot_count, longest)
+    pool, window = options.pool_slot_count, options.swa_pool_slot_count
+    return replace(options, pool_slot_count=min(pool, longest), swa_pool_slot_count=None if window is None else min(window, longest))
