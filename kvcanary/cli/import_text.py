@@ -14,9 +14,12 @@ from rich.table import Table
 
 from kvcanary.cli.options import fail, write_document
 from kvcanary.config.findings import Severity
+from kvcanary.config.fix_amounts import with_amount
+from kvcanary.config.settings import read_flat
 from kvcanary.errors import ImportTextError
 from kvcanary.escape import terminal_text
 from kvcanary.importers.detect import MAX_BYTES, merge, read_bytes
+from kvcanary.importers.error_messages import missing_fraction
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.importers.server_info import HOSTS_VARIABLE, fetch, parse_hosts
 
@@ -77,7 +80,7 @@ def _print(result: ImportResult, console: Console) -> None:
     engine = f" ({terminal_text(result.engine)})" if result.engine else ""
     console.print(f"[bold]{terminal_text(result.name)}[/]: {', '.join(names)}{engine}, {len(result.fields)} settings fields")
     for explanation in result.explanations:
-        _print_explanation(explanation, console)
+        _print_explanation(explanation, result, console)
     if result.fields:
         table = Table("Field", "Value", "From", "How", box=None, pad_edge=False, header_style="bold")
         for name, entry in result.fields.items():
@@ -95,14 +98,19 @@ def _print(result: ImportResult, console: Console) -> None:
     _print_list(console, "no value in the text", result.unresolved)
 
 
-def _print_explanation(explanation: ErrorExplanation, console: Console) -> None:
+def _print_explanation(explanation: ErrorExplanation, result: ImportResult, console: Console) -> None:
     console.print(f"[bold red]{terminal_text(explanation.message)}[/]")
     console.print(f"  {terminal_text(explanation.explanation)}")
     for number, cause in enumerate(explanation.causes, 1):
         console.print(f"  {number}. {terminal_text(cause)}")
-    for fix in explanation.fixes:
-        said = (fix.flag or fix.text) if fix.amount_known else f"{fix.text} (the text does not say to what)"
-        console.print(f"  [bold]change[/] {terminal_text(said)}")
+    stated, missing = result.settings_values(), missing_fraction(result.observed)
+    for given in explanation.fixes:
+        fix = with_amount(given, read_flat(stated)[0], stated, missing)
+        if fix.amount_known:
+            said = f"{fix.flag} ({fix.text})" if fix.flag else fix.text
+        else:
+            said = f"{fix.text} (the text does not say to what)" if fix.text == given.text else fix.text
+        console.print(f"  [bold]change[/] {terminal_text(said)}", soft_wrap=True)
 
 
 def _print_list(console: Console, title: str, entries: Iterable[str]) -> None:

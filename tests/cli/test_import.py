@@ -78,9 +78,19 @@ def test_an_error_is_printed_with_causes_and_what_to_change() -> None:
     printed = run("-", stdin=EMPTY_POOL).stdout
     assert "kv-canary: pool_slot_count must be positive, got 0" in printed
     assert "1. The weights take the whole static share" in printed
-    assert "change raise --mem-fraction-static (the text does not say to what)" in printed
+    assert "change raise --mem-fraction-static: weight_bytes would tell to what (the log line 'Load weight end" in printed
     assert "change --cuda-graph-max-bs-decode 16" in run("-", stdin=OUT_OF_MEMORY).stdout
     assert "None" not in printed
+
+
+def test_what_to_change_has_the_value_that_the_page_shows() -> None:
+    log = SGLANG_LOG.replace("page_size=16", "page_size=16, mem_fraction_static=0.85").partition("[2031-02-03 04:05:26]")[0] + OUT_OF_MEMORY
+    # (0.5 - 210 / 1024) GiB of 39.5 GiB.
+    assert "change --mem-fraction-static 0.84 (set --mem-fraction-static to 0.84 or less: 0.007 of the memory" in run("-", stdin=log).stdout
+    assert (
+        "change lower --max-running-requests (the text does not say to what)"
+        in run("-", stdin="Decode out of memory. Try to lower your batch size.").stdout
+    )
 
 
 def test_json_to_a_file_and_the_table_on_the_terminal(tmp_path: Path) -> None:
