@@ -41,14 +41,13 @@ def run_in_processes(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(make, args)) as pool:
         try:
+            # Closed, it takes back what no process has begun.
             yield from pool.map(_run, keys, chunksize=_CHUNK)
         except BrokenProcessPool as error:
             raise JobError(
                 f"one of the {processes} processes of the campaign was ended from outside, often by the system for its memory; "
                 "what ran is kept, and the same campaign again runs what is missing"
             ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 _run_keyed: RunKeyed | None = None
