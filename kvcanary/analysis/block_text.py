@@ -48,6 +48,12 @@ class Words:
     def used(self) -> tuple[Int64, list[bytes]]:
         """Codes and texts of those that are used, in order of their first use."""
         count = len(self.codes)
+        if count < len(self.texts):
+            # A few items of many texts, as in a log where runs are short: what is not used costs nothing.
+            found, places, dense = np.unique(self.codes, return_index=True, return_inverse=True)
+            order = np.argsort(places)
+            places[order] = np.arange(len(order))
+            return places[dense], [self.texts[code] for code in found[order].tolist()]
         firsts = np.full(len(self.texts), count)
         # Backwards, so that the first use of a text is the one that stays.
         firsts[self.codes[::-1]] = np.arange(count - 1, -1, -1)

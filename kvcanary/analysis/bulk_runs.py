@@ -103,8 +103,8 @@ class RunReader:
     def _sign(self, heads: Heads, offset: int) -> _Signed:
         """Ranks and times; a record without a prefix belongs to the traceback above it."""
         codes, leads = heads.lead.used()
-        seconds = np.array([self._messages.seconds(text.decode(errors="replace")) for text in heads.time.texts])
-        times = seconds[heads.time.codes]
+        printed_times, texts = heads.time.used()
+        times = np.array([self._messages.seconds(text.decode(errors="replace")) for text in texts])[printed_times]
         prefixed = np.array([lead.endswith(_PREFIXED) for lead in leads], dtype=bool)
         raised = np.array([lead.endswith(b"Error: ") for lead in leads], dtype=bool)
         traced = np.zeros(len(codes), dtype=bool)
@@ -167,8 +167,8 @@ def _within(heads: Heads, lines: slice) -> slice:
 
 
 def _prefixed(heads: Heads) -> Bools:
-    known = np.array([text.endswith(_PREFIXED) for text in heads.lead.texts], dtype=bool)
-    result: Bools = known[heads.lead.codes]
+    codes, texts = heads.lead.used()
+    result: Bools = np.array([text.endswith(_PREFIXED) for text in texts], dtype=bool)[codes]
     return result
 
 

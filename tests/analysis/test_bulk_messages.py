@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcanary.analysis import bulk_lines, bulk_wrappers, log_reader
+from kvcanary.analysis.block_text import Words
 from kvcanary.analysis.bulk_lines import BulkBlock, read_block
 from kvcanary.analysis.bulk_wrappers import pieces_of
 from kvcanary.analysis.canary_log import LogBuilder
 from kvcanary.analysis.log_reader import LogReader
+from kvcanary.analysis.messages import MessageReader
 from kvcanary.importers.log_lines import LogLine, unwrap
 from kvcanary.layout import FAIL_REASON_LABELS, LaunchTag
 from tests.analysis.rendering import Row, prefix, stats
@@ -216,3 +219,28 @@ def test_a_line_that_goes_on_is_not_of_the_plain_form(line: int) -> None:
     texts[50] = "\n".join(lines)
     # What is expected stands in many forms, so the sixth line is free to be anything.
     assert int(block_of(texts).records.whole.sum()) == (100 if line == 5 else 99)
+
+
+def test_a_run_costs_what_it_holds_and_not_what_its_block_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of short runs in one block, each with times of its own."""
+    rng, asked = random.Random(6), []
+    seconds = MessageReader.seconds
+    monkeypatch.setattr(MessageReader, "seconds", lambda self, time: asked.append(time) or seconds(self, time))
+    lines = []
+    for number in range(3000):
+        head, text = message(rng, 10 * number).split("\n", 1)[0].split("] ", 1)
+        lines.append(f"{head}] {text}\n")
+        if number % 15 == 14:
+            lines.append(f"{head}] ValueError: none\n")
+    found = read("".join(lines).encode(), 1 << 22)
+    assert len(found.violations) == 3000
+    assert len(asked) < 3 * len(lines)
+
+
+@given(st.lists(st.integers(0, 40)), st.integers(41, 200))
+def test_the_texts_in_use_are_numbered_by_their_first_use(codes: list[int], texts: int) -> None:
+    for count in (41, texts):
+        words = Words(codes=np.array(codes, dtype=np.int64), texts=[b"%d" % number for number in range(count)])
+        dense, used = words.used()
+        assert used == [b"%d" % code for code in dict.fromkeys(codes)]
+        assert [used[place] for place in dense.tolist()] == [b"%d" % code for code in codes]
