@@ -323,7 +323,9 @@ def test_injected_faults_are_named() -> None:
     [
         (f"{install()}\n{stats(100, 0)}\n", "pass", ""),
         (f"{install()}\n", "not run", "no line shows that a check ran"),
-        ("some other log\n", "not run", "1 line and none of the canary"),
+        ("some other log\n", "not run", "1 line and none of the canary; start"),
+        (f"{prefix()}kv_canary violation: cut\n", "not run", "none of the canary; 1 line about it could not be read"),
+        (f"{prefix()}kv_canary violation: cut\n" * 2, "not run", "none of the canary; 2 lines about it could not be read"),
         (f"{stats(100, 0)}\n{prefix('TP1')}Load weight end.\n", "partial", "1 rank without canary lines: TP1"),
         (f"{install(ring=4)}\n{stats(100, 9)}\n", "fail", "the ring of TP0 was full at row 4 of 9"),
         (f"{stats(100, 3)}\n", "fail", "counted 3 violations and lists 0"),
@@ -340,6 +342,14 @@ def test_verdict_and_coverage(text: str, verdict: str, reason: str) -> None:
     assert diagnosis.verdict == verdict
     assert reason in " ".join(diagnosis.coverage.reasons)
     assert bool(diagnosis.coverage.reasons) == bool(reason)
+
+
+def test_the_sentence_names_three_slots_and_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(slot=slot) for slot in (900, 40, 1061, 77)]
+    assert diagnosed(rows[:3]).sentence.startswith("3 violations listed for slots 40, 900 and 1\u202f061 on TP0.")
+    assert diagnosed(rows).sentence.startswith("4 violations listed for 4 slots, first at 40 on TP0.")
+    monkeypatch.setattr("kvcanary.analysis.diagnosis.MAX_ROWS", 4)
+    assert diagnosed([*rows, Row(slot=5)]).sentence.startswith("5 violations listed for at least 4 slots, first at 40 on TP0.")
 
 
 def test_limits_follow_the_settings() -> None:

@@ -29,6 +29,14 @@ def test_timeline_bars_carry_their_bin_and_fade_when_others_are_chosen(axis: str
     assert list(whole.data[0].marker.opacity) == [1.0, 1.0]
 
 
+def test_neither_a_lone_second_nor_a_violation_is_cut_into_parts() -> None:
+    seconds = ["2027-02-03 04:05:01", "2027-02-03 04:05:02"]
+    lone = violations.timeline("time", seconds[:1], ["a"], np.array([[1]]), np.array([False]), "light").layout
+    assert (list(lone.xaxis.tickvals), lone.yaxis.dtick) == (seconds[:1], 1)
+    many = violations.timeline("time", seconds, ["a"], np.array([[3], [6]]), np.array([False, False]), "light").layout
+    assert (many.xaxis.tickvals, many.yaxis.dtick) == (None, None)
+
+
 def test_timeline_in_words() -> None:
     text = violations.timeline_summary("step", ["300", "304"], ["a", "b"], np.array([[2, 0], [1, 5]]))
     assert text == "8 violations by step, from 300 on; most (6) at 304; most often b (5)."
