@@ -188,6 +188,7 @@ def test_hostile_lines_are_text_and_a_huge_slot_takes_no_memory() -> None:
 def test_other_lines_are_listed_with_their_kind() -> None:
     error = f"{prefix('TP0', '2027-02-03 04:05:08')}RuntimeError: device gone\n"
     app = paste(open_page(), f"{prefix()}{Row().message()}\n{error}")
+    assert "The one violation is shown." in captions(app)
     assert any(expander.label == "Other lines that matter: 1 error" for expander in app.expander)
     [table] = [frame.value for frame in app.dataframe if "what" in frame.value.columns]
     assert table["what"].tolist() == ["error"]
@@ -198,6 +199,7 @@ def test_a_clean_text_without_canary_lines_says_that_nothing_ran() -> None:
     app = paste(open_page(), "hello\nworld\n")
     assert not app.exception
     assert "Not run. The canary did not run" in html(app)
+    assert html(app).count("2 lines and none of the canary") == 2, "in the verdict and under coverage, and no third time"
 
 
 def test_a_new_log_forgets_the_chosen_slot_and_the_filters() -> None:

@@ -42,6 +42,7 @@ def test_an_illegal_value_shows_the_engines_sentence_and_its_fix_acts() -> None:
     assert not app.exception
     assert "kv-canary: pool_slot_count must be positive, got 0" in html(app)
     fixes = [button for button in app.button if button.key.startswith("fix.") and button.key.endswith(".pool_slot_count")]
+    assert [button.proto.type for button in fixes[:2]] == ["primary", "tertiary"], "one main button per finding"
     fixes[0].click().run()
     assert "must be positive" not in html(app)
     assert int(app.text_input(key=state.widget_key("pool_slot_count")).value) > 0
