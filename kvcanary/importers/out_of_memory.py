@@ -172,7 +172,7 @@ class OutOfMemory:
             return
         self._details, self._start = details, number
         # SGLang shares out what was free before the weights, on the rank that had least; vLLM shares out the whole device.
-        known = [size for size in (details.get("total_gib"), self.progress.free_before_gib()) if size]
+        known = [size for size in (details.get("total_gib"), self.progress.free_before_gib) if size]
         self._share_of = min(known, default=None)
 
     def values(self) -> dict[str, Any]:

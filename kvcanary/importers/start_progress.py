@@ -12,6 +12,9 @@ from kvcanary.importers.server_log import PRINTED_ARGUMENTS
 
 # In the order of a start. `profile` is vLLM's trial forward; a draft model may be loaded when the pool stands already.
 STAGES = ("load_weights", "profile", "kv_pool", "draft_weights", "graph_capture", "prefill_graph_capture", "serving")
+# Said by the main process when the last rank is ready.
+_ALL_SERVE = "all serve"
+_ORDER = {stage: index for index, stage in enumerate(("", *STAGES))}
 _POOL_STANDS = STAGES[STAGES.index("draft_weights") :]
 _REACHED = tuple(
     (re.compile(pattern, re.IGNORECASE), stage)
@@ -24,7 +27,8 @@ _REACHED = tuple(
             "prefill_graph_capture",
         ),
         (r"memory pool end|captur(?:e|ing)\b[^\n]{0,60}?(?:cuda ?graph|batches|shapes)", "graph_capture"),
-        (r"fired up and ready|decode batch|prefill batch|max_total_num_tokens=\d+, chunked|startup complete|prompt throughput", "serving"),
+        (r"decode batch|prefill batch|max_total_num_tokens=\d+, chunked|prompt throughput", "serving"),
+        (r"fired up and ready|startup complete", _ALL_SERVE),
     )
 )
 _NEW_START = re.compile(r"LLM engine \(v?[\w.+]+\) with config")
@@ -36,14 +40,20 @@ _PROGRESS = re.compile(rf"bs=(\d+) avail_mem=({F}) GB")
 
 @dataclass(slots=True)
 class StartProgress:
-    """Follows a log. `number` counts the starts in it, and everything else is about the last of them; memory is GiB by rank."""
+    """Follows a log. `number` counts the starts in it, and everything else is about the last of them.
+
+    last_batch is the decode batch of the last line of progress, free_before_gib what was free before the weights on the rank that had least.
+    """
 
     number: int = 0
     last_batch: int | None = None
+    free_before_gib: float | None = None
     _rank: str = ""
     _stages: dict[str, str] = field(default_factory=dict)
+    _furthest: str = ""
     _before: dict[str, float] = field(default_factory=dict)
-    _after: dict[str, float] = field(default_factory=dict)
+    _all_serve: bool = False
+    _weights_share: float | None = None
     _asked: float | None = None
 
     def see(self, record: Record) -> None:
@@ -56,7 +66,7 @@ class StartProgress:
             self._begin()
             self._asked = float(match["fraction"]) if (match := _FRACTION.search(text)) else None
             return
-        number, pool_stands = self.number, self._stages.get(self._rank) in _POOL_STANDS
+        number, pool_stands = self.number, self._own_stage() in _POOL_STANDS
         if (stage := next((stage for pattern, stage in _REACHED if pattern.search(head)), None)) is not None:
             self._reach(stage)
         self._weights(text, draft=pool_stands and number == self.number)
@@ -68,42 +78,45 @@ class StartProgress:
 
         All ranks wait for each other behind the weights, so further on one speaks for all.
         """
-        if (own := self._stages.get(self._rank)) is not None:
-            return own
-        furthest = max(self._stages.values(), key=STAGES.index, default="")
-        return "load_weights" if self._rank and furthest == "kv_pool" else furthest
-
-    def free_before_gib(self) -> float | None:
-        """What was free before the weights were loaded, on the rank that had least; None where no line tells."""
-        return min(self._before.values(), default=None)
+        return self._own_stage() or ("load_weights" if self._rank and self._furthest == "kv_pool" else self._furthest)
 
     def known(self) -> dict[str, str]:
         """As groups of a message: `least`, the static fraction that the weights alone take, and `asked`, the one that the start had."""
-        shares = [1 - after / before for rank, after in self._after.items() if 0 < after < (before := self._before[rank])]
-        least = {"least": f"{min(0.999, math.floor(max(shares) * 1000 + 1) / 1000):.3f}"} if shares else {}
+        share = self._weights_share
+        least = {} if share is None else {"least": f"{min(0.999, math.floor(share * 1000 + 1) / 1000):.3f}"}
         return {**least, **({} if self._asked is None else {"asked": f"{self._asked:g}"})}
 
     def _begin(self) -> None:
         self.number += 1
-        self.last_batch, self._asked = None, None
-        self._stages, self._before, self._after = {}, {}, {}
+        self.last_batch, self.free_before_gib, self._weights_share, self._asked = None, None, None, None
+        self._stages, self._before, self._furthest, self._all_serve = {}, {}, "", False
+
+    def _own_stage(self) -> str:
+        return "serving" if self._all_serve else self._stages.get(self._rank, "")
 
     def _reach(self, stage: str) -> None:
-        own = self._stages.get(self._rank)
-        if stage == "serving":
-            self._stages = dict.fromkeys(self._stages, stage)
-        elif stage in ("load_weights", "kv_pool") and own == "serving":
+        own = self._own_stage()
+        if stage in ("load_weights", "kv_pool") and own == "serving":
             self._begin()
         elif stage == "load_weights" and own in _POOL_STANDS:
             stage = "draft_weights"
+        elif stage == _ALL_SERVE:
+            stage, self._all_serve = "serving", True
         self._stages[self._rank] = stage
+        self._furthest = max(self._furthest, stage, key=_ORDER.__getitem__)
 
     def _weights(self, text: str, draft: bool) -> None:
         """What was free before and behind the weights. A draft model loaded when the pool stands leaves less free, but not because of them."""
         if begin := _BEGIN.search(text):
-            self._before.setdefault(self._rank, float(begin["avail"]))
+            self._was_free(float(begin["avail"]))
         if end := _END.search(text):
             after = float(end["avail"])
-            self._before.setdefault(self._rank, after + float(end["used"]))
-            if not draft:
-                self._after[self._rank] = after
+            before = self._was_free(after + float(end["used"]))
+            if not draft and 0 < after < before:
+                self._weights_share = max(self._weights_share or 0.0, 1 - after / before)
+
+    def _was_free(self, gib: float) -> float:
+        """What a rank had before its first weights, which is this where no line said it before."""
+        before = self._before.setdefault(self._rank, gib)
+        self.free_before_gib = before if self.free_before_gib is None else min(self.free_before_gib, before)
+        return before

@@ -100,6 +100,15 @@ def test_a_second_start_begins_anew(again: str) -> None:
     assert entry.explanation == "Memory ran out while the weights were loaded."
 
 
+def test_a_replica_that_loads_while_another_serves_is_no_second_start() -> None:
+    ready = "[2031-02-03 04:05:30 DP0 TP0] max_total_num_tokens=5000, chunked_prefill_size=2048, max_running_requests=9\n"
+    result, entry = read(ARGUMENTS + loaded("DP0 TP0", 20.0, 20.0) + ready + loaded("DP1 TP0", 18.0, 22.0) + NOT_ENOUGH)
+    # 0.551 would hold the weights, and 0.85 had been asked for.
+    assert flags(entry) == ["raise --mem-fraction-static"]
+    result, _ = read(ARGUMENTS + loaded("DP0 TP0") + ready + loaded("DP1 TP0") + died("DP1 TP0"))
+    assert result.observed["oom"]["phase"] == "kv_pool"
+
+
 def test_of_two_starts_the_last_is_explained() -> None:
     text = ARGUMENTS + loaded() + died() + ARGUMENTS.replace("0.85", "0.7") + loaded() + pool() + SERVING + died(tried="3.00 GiB")
     result, entry = read(text)
