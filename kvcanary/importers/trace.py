@@ -74,7 +74,9 @@ class TraceReader:
         self.problems: list[TraceProblem] = []
         self._lines = enumerate(lines, start=1)
         self._start: int | None = None
-        self.kind, self._columns, self._first = self._detect()
+        self._width = 0
+        self._places: tuple[int, ...] = ()
+        self.kind, self._first = self._detect()
 
     def __iter__(self) -> Iterator[TraceRow]:
         first, self._first = self._first, None
@@ -82,18 +84,19 @@ class TraceReader:
             if text.strip():
                 yield from self._row(line, text)
 
-    def _detect(self) -> tuple[TraceKind, list[str], tuple[int, str] | None]:
+    def _detect(self) -> tuple[TraceKind, tuple[int, str] | None]:
         for line, text in self._lines:
             stripped = text.lstrip("\ufeff").strip()
             if not stripped:
                 continue
             if stripped.startswith("{"):
-                return TraceKind.MOONCAKE, [], (line, stripped)
-            header = [name.strip() for name in stripped[:1000].split(",")]
+                return TraceKind.MOONCAKE, (line, stripped)
+            header = [name.strip() for name in _header(stripped)]
             for kind, names in _COLUMNS.items():
                 # A name that stands twice does not say which column is meant.
                 if all(header.count(name) == 1 for name in names):
-                    return kind, header, None
+                    self._width, self._places = len(header), tuple(map(header.index, names))
+                    return kind, None
             raise ImportTextError(
                 f"line {line}: no known trace, got {stripped[:80]!r}; expected a JSON object (Mooncake), or a header with "
                 + " or ".join(f"{', '.join(names)} ({kind.value})" for kind, names in _COLUMNS.items())
@@ -119,9 +122,9 @@ class TraceReader:
         if self.kind is TraceKind.MOONCAKE:
             return _mooncake(text)
         cells = _cells(text.strip())
-        if len(cells) != len(self._columns):
-            raise _BadRowError(f"{len(cells)} columns where the header has {len(self._columns)}")
-        time, prompt, output = ((name, cells[self._columns.index(name)].strip()) for name in _COLUMNS[self.kind])
+        if len(cells) != self._width:
+            raise _BadRowError(f"{len(cells)} columns where the header has {self._width}")
+        time, prompt, output = ((name, cells[place].strip()) for name, place in zip(_COLUMNS[self.kind], self._places, strict=True))
         ticks = _azure_time(*time) if self.kind is TraceKind.AZURE else _seconds(*time, 1.0)
         return ticks, _tokens(*prompt), _tokens(*output), None
 
@@ -134,6 +137,14 @@ _COLUMNS = {
     TraceKind.AZURE: ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     TraceKind.BURSTGPT: ("Timestamp", "Request tokens", "Response tokens"),
 }
+
+
+def _header(text: str) -> list[str]:
+    """The names of a first line, none where it is no CSV."""
+    try:
+        return _cells(text) if len(text) <= MAX_LINE_CHARS else []
+    except _BadRowError:
+        return []
 
 
 def _cells(text: str) -> list[str]:
@@ -157,8 +168,9 @@ def _mooncake(text: str) -> tuple[int, int, int, tuple[int, ...]]:
     ticks = _seconds("timestamp", str(row["timestamp"]), 1e-3)
     input_len, output_len = (_tokens(name, str(row[name])) for name in ("input_length", "output_length"))
     ids = row["hash_ids"]
-    if not isinstance(ids, list) or any(type(block) is not int or not 0 <= block < 2**63 for block in ids):
-        raise _BadRowError("hash_ids must be a list of whole numbers from 0 to 2^63 - 1")
+    strange = [ids] if not isinstance(ids, list) else [block for block in ids if type(block) is not int or not 0 <= block < 2**63]
+    if strange:
+        raise _BadRowError(f"hash_ids must be a list of whole numbers from 0 to 2^63 - 1, got {str(strange[0])[:40]!r}")
     blocks = -(-input_len // MOONCAKE_BLOCK_TOKENS)
     if len(ids) != blocks:
         raise _BadRowError(f"{len(ids)} hash_ids for input_length={input_len}, which has {blocks} blocks of {MOONCAKE_BLOCK_TOKENS} tokens")

@@ -51,6 +51,14 @@ def test_burstgpt_takes_the_columns_by_name() -> None:
     assert (moved[0].input_len, moved[0].output_len) == (9, 7)
 
 
+def test_a_header_is_read_as_the_rows_are() -> None:
+    _, rows = read('"Timestamp","Model","Request tokens","Response tokens"\n"5","a, b","472","18"\n')
+    assert rows == [TraceRow(2, 0.0, 472, 18)]
+    more = 400
+    reader, rows = read("Timestamp,Request tokens,Response tokens" + ",column" * more + "\n5,472,18" + ",x" * more + "\n")
+    assert (rows, reader.problems) == ([TraceRow(2, 0.0, 472, 18)], [])
+
+
 def test_mooncake_times_are_milliseconds_and_ids_are_kept() -> None:
     reader, rows = read("\ufeff" + mooncake() + "\n" + mooncake(timestamp=4500, input_length=512, hash_ids=[4]))
     assert rows == [TraceRow(1, 0.0, 1025, 7, (4, 5, 9)), TraceRow(2, 1.5, 512, 7, (4,))]
@@ -69,8 +77,8 @@ def test_mooncake_times_are_milliseconds_and_ids_are_kept() -> None:
         (mooncake(timestamp=None), "line 2: timestamp must be a number, got 'None'"),
         (mooncake(timestamp=float("nan")), "line 2: timestamp must be between -2^53 and 2^53, got 'nan'"),
         (mooncake(hash_ids=[4, 5]), "line 2: 2 hash_ids for input_length=1025, which has 3 blocks of 512 tokens"),
-        (mooncake(hash_ids=[4, 5, True]), "line 2: hash_ids must be a list of whole numbers from 0 to 2^63 - 1"),
-        (mooncake(hash_ids="4 5 9"), "line 2: hash_ids must be a list"),
+        (mooncake(hash_ids=[4, 5, True]), "line 2: hash_ids must be a list of whole numbers from 0 to 2^63 - 1, got 'True'"),
+        (mooncake(hash_ids="4 5 9"), "line 2: hash_ids must be a list of whole numbers from 0 to 2^63 - 1, got '4 5 9'"),
         ('{"timestamp": ' + "9" * 6000 + "}", "line 2: no JSON"),
         ("[" * 100_000, "line 2: no JSON"),
     ],
@@ -120,6 +128,7 @@ def test_rows_come_out_before_the_rest_was_read() -> None:
         ("\n  \n", "the trace is empty"),
         ("time,prompt,output\n1,2,3", "line 1: no known trace, got 'time,prompt,output'; expected a JSON object"),
         ("2023-11-17 09:12:41.06,812,34", "line 1: no known trace"),
+        ("Timestamp,Request tokens,Response tokens," + "x" * 200_000, "line 1: no known trace"),
         ("TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-17 09:12:41.06,812,34,5", "line 1: no known trace"),
     ],
 )
