@@ -36,6 +36,8 @@ _WRAPPERS = tuple(
         r"> ",
     )
 )
+# Nobody's log passes through more collectors; every wrapper that is taken off copies the line.
+MAX_WRAPPERS = 16
 _JSON_TEXT_KEYS = ("log", "message", "msg", "textPayload", "MESSAGE", "line", "text", "body")
 _JSON_SOURCE_KEYS = ("pod_name", "pod", "container_name", "container", "service", "hostname", "host", "_HOSTNAME")
 _JSON_NESTED_KEYS = ("kubernetes", "labels", "resource", "attributes", "_source", "jsonPayload")
@@ -69,7 +71,7 @@ def unwrap(raw: str) -> Iterator[LogLine]:
     Never raises: what is no known wrapper stays in the text.
     """
     line = LogLine(text=strip_colours(raw).rstrip("\r\n"))
-    while True:
+    for _ in range(MAX_WRAPPERS):
         if line.text.startswith("{") and (inner := _from_json(line)) is not None:
             for part in inner.text.splitlines() or [""]:
                 yield from unwrap_with(replace(inner, text=strip_colours(part)))

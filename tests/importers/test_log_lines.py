@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcanary.importers.log_lines import LogLine, unwrap
+from kvcanary.importers.log_lines import MAX_WRAPPERS, LogLine, unwrap
 
 SAID = "[2027-05-06 07:08:09 DP0 TP1] Decode batch"
 TIME = "2027-05-06 07:08:09"
@@ -58,6 +58,11 @@ def test_json_record_of_several_lines_and_without_text() -> None:
     assert [line.text for line in unwrap('{"level": "info"}')] == ['{"level": "info"}']
     deep = '{"a":' * 3000 + "1" + "}" * 3000
     assert [line.text for line in unwrap(deep)] == [deep]
+
+
+def test_wrappers_without_end_are_taken_off_up_to_a_limit() -> None:
+    [line] = unwrap("x | " * 3000 + "y")
+    assert line.text == "x | " * (3000 - MAX_WRAPPERS) + "y"
 
 
 @given(st.text(max_size=200))
