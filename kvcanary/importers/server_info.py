@@ -30,8 +30,14 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_PATH = "/server_info"
 # Every public IPv6 address lies in here. What lies elsewhere is local, or carries an IPv4 address of any kind through a translator.
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-# Special all the same (IANA's special-purpose registries): protocol assignments, in which clouds keep metadata, 6to4, documentation.
-_SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+# Special all the same (IANA's special-purpose registries): protocol assignments, in which clouds keep metadata, 6to4, documentation. And the
+# address at which Azure's hosts answer their machines, keys included.
+_SPECIAL = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "168.63.129.16/32"),
+    )
+)
 
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 

@@ -251,7 +251,8 @@ def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
     "address",
     ["127.0.0.1", "10.1.2.3", "192.168.0.9", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1", "::1", "fe80::1", "fd00::5", "::ffff:10.0.0.1",
      "64:ff9b::a00:1", "64:ff9b:1::a00:1", "::10.0.0.1", "::ffff:0:10.0.0.1",
-     "2002:a00:1::1", "fec0::5", "3fff::5", "5f00::5", "192.0.0.192", "192.88.99.1"],
+     "2002:a00:1::1", "fec0::5", "3fff::5", "5f00::5", "192.0.0.192", "192.88.99.1",
+     "168.63.129.16"],
 )  # fmt: skip
 def test_a_name_that_leads_to_a_private_address_is_refused(monkeypatch: pytest.MonkeyPatch, server: Server, address: str) -> None:
     names(monkeypatch, address)
