@@ -133,7 +133,7 @@ def _pack(source: Any, mode: RealKvHashMode, slots: int) -> torch.Tensor:
 
 def _check_group(snapshot: Snapshot, group: SnapshotGroup, backend: Backend) -> GroupCheck:
     chained = _chain_plan(snapshot, group, backend)
-    num_slots = next(iter(group.buffers.values())).shape[0]
+    num_slots = group.num_slots
     covered = torch.zeros(num_slots, dtype=torch.bool)
     if chained is not None:
         covered[chained.slot_indices] = True
@@ -186,7 +186,7 @@ def _chain_plan(snapshot: Snapshot, group: SnapshotGroup, backend: Backend) -> V
     )
     backend.plan(inputs, plan, write_plan)
     count = int(plan.num_valid.item())
-    num_slots = next(iter(group.buffers.values())).shape[0]
+    num_slots = group.num_slots
     outside = plan.slot_indices[:count][(plan.slot_indices[:count] < 0) | (plan.slot_indices[:count] >= num_slots)]
     if len(outside):
         raise ContractError(
@@ -237,7 +237,7 @@ def _source(packed: torch.Tensor) -> RealKvSource:
 
 def _unlike(group: SnapshotGroup) -> torch.Tensor:
     """Slots whose HEAD and TAIL records differ before the data hash; between two forwards they are equal."""
-    union = torch.zeros(next(iter(group.buffers.values())).shape[0], dtype=torch.bool)
+    union = torch.zeros(group.num_slots, dtype=torch.bool)
     for half in ("k", "v"):
         head, tail = group.buffers.get(f"{half}_head"), group.buffers.get(f"{half}_tail")
         if head is not None and tail is not None:

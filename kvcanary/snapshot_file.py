@@ -41,6 +41,11 @@ class SnapshotGroup:
     full_to_swa: torch.Tensor | None
     token_offset: int
 
+    @property
+    def num_slots(self) -> int:
+        """Slots of the group's pool, which each of its buffers has."""
+        return int(next(iter(self.buffers.values())).shape[0])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

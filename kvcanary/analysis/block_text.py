@@ -105,6 +105,12 @@ class BlockText:
         good: Bools = wrong == 0
         return good
 
+    def overwritten(self) -> Int64:
+        """Numbers of the lines with a carriage return inside, as a progress bar writes several into one."""
+        returns = np.flatnonzero(self.data[: int(self.nexts[-1])] == _RETURN)
+        lines: Int64 = np.searchsorted(self.nexts, returns[self.data[returns + 1] != _NEWLINE], side="right")
+        return lines
+
     def next_space(self, at: Int64, limit: int) -> Int64:
         """The next space at or behind each place; the place itself when none stands within the limit of bytes."""
         place: Int64 = at + (self.bytes_at(at, limit) == _SPACE).argmax(axis=1)

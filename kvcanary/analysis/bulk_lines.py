@@ -205,8 +205,6 @@ def _silent(text: BlockText, covered: Bools) -> Bools:
             number = int(np.searchsorted(borders, place, side="right"))
             silent[candidates[number]] = False
             place = rest.find(word, int(borders[number]))
-    returns = np.flatnonzero(text.data[: int(text.nexts[-1])] == ord("\r")) if b"\r" in rest else np.zeros(0, dtype=np.int64)
-    # A progress bar writes several lines into one.
-    several = returns[text.data[returns + 1] != ord("\n")]
-    silent[np.searchsorted(text.nexts, several, side="right")] = False
+    if b"\r" in rest:
+        silent[text.overwritten()] = False
     return silent

@@ -170,6 +170,5 @@ def _among(text: BlockText, at: Int64, characters: bytes) -> Bools:
 def _one_line(text: BlockText) -> Bools:
     """Lines without a carriage return inside."""
     good = np.ones(len(text.starts), dtype=bool)
-    returns = np.flatnonzero(text.data[: int(text.nexts[-1])] == ord("\r"))
-    good[np.searchsorted(text.nexts, returns[text.data[returns + 1] != ord("\n")], side="right")] = False
+    good[text.overwritten()] = False
     return good

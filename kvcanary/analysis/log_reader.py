@@ -16,6 +16,7 @@ import numpy as np
 from kvcanary.analysis import canary_lines
 from kvcanary.analysis.block_text import Int64
 from kvcanary.analysis.bulk_lines import BulkBlock, read_block
+from kvcanary.analysis.bulk_messages import MESSAGE_LINES
 from kvcanary.analysis.bulk_runs import RunReader
 from kvcanary.analysis.bulk_wrappers import Piece, pieces_of
 from kvcanary.analysis.canary_lines import Footer
@@ -39,7 +40,6 @@ _BODY_WORDS = (b"=", b": ")
 MAX_LINE_BYTES = 1 << 20
 _BATCH = b"#running-req: "
 _SAMPLED_LINES = 40
-_MESSAGE_LINES = 7
 # A shorter run of lines is read faster one by one.
 _BULK_RUN = 12
 _UNKNOWN = -1
@@ -183,7 +183,7 @@ class LogReader:
                 at = end
                 continue
             if match := canary_lines.FAST_MESSAGE.match(block, at):
-                lines = _MESSAGE_LINES
+                lines = MESSAGE_LINES
                 state = self._fast_message(match)
             elif match := canary_lines.FAST_SWEEP.match(block, at):
                 lines = 1
