@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvcanary.analysis.compare import Row
 from kvcanary.analysis.compare_campaigns import CostRow, RateRow
-from kvcanary.charts.theme import SERIES, ThemeName, faint, ink, pick, style
+from kvcanary.charts.theme import SERIES, ThemeName, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.units import format_points, format_seconds
 
@@ -59,7 +59,7 @@ def most_telling(rows: Sequence[Row]) -> list[Row]:
 def ratios(rows: Sequence[Row], theme: ThemeName, limit: float | None = None) -> go.Figure:
     """One line per operation: ratio of the rates with its interval, a line at 1, and one at the limit of a check."""
     spans = [_Span(row_name(row), row.ratio, *_ends(row), row.outcome, f"{row.ratio:.3f} of the rate", _seconds(row)) for row in rows]
-    return _intervals(spans, theme, "rate compared with the first run (1 = the same)", 1.0, limit)
+    return _intervals(spans, theme, "ratio of rates<br>(1 = the same)", 1.0, limit)
 
 
 def cost_ratios(rows: Sequence[CostRow], theme: ThemeName, limit: float | None = None) -> go.Figure:
@@ -68,7 +68,7 @@ def cost_ratios(rows: Sequence[CostRow], theme: ThemeName, limit: float | None =
         _Span(row.config, row.ratio, row.interval.low, row.interval.high, row.outcome, f"{row.ratio:.3f} of the speed", _seconds(row))
         for row in rows
     ]
-    return _intervals(spans, theme, "speed compared with the first campaign (1 = the same)", 1.0, limit)
+    return _intervals(spans, theme, "ratio of speeds<br>(1 = the same)", 1.0, limit)
 
 
 def rate_differences(rows: Sequence[RateRow], theme: ThemeName) -> go.Figure:
@@ -79,7 +79,7 @@ def rate_differences(rows: Sequence[RateRow], theme: ThemeName) -> go.Figure:
         )
         for row in rows
     ]  # fmt: skip
-    figure = _intervals(spans, theme, "detection rate minus that of the first campaign (0 = the same)", 0.0, None)
+    figure = _intervals(spans, theme, "detection rate,<br>after - before", 0.0, None)
     return figure.update_xaxes(tickformat="+.0%", range=[-1.05, 1.05])
 
 
@@ -126,10 +126,11 @@ def _intervals(spans: Sequence[_Span], theme: ThemeName, title: str, same: float
     figure.add_vline(same, line={"color": ink(theme), "width": 1})
     if limit is not None:
         figure.add_vline(limit, line={"color": pick(_OUTCOMES["slower"][0], theme), "width": 1, "dash": "dash"})
-    style(figure, theme, height=110 + 22 * len(spans))
-    figure.update_xaxes(title=title)
-    figure.update_yaxes(categoryorder="array", categoryarray=[span.name for span in spans][::-1], gridcolor=faint(theme))
-    return figure
+    # A lone outcome has its legend too: colour and mark alone say nothing. Two short lines of title fit below the plot of a phone.
+    return style(
+        figure, theme, height=126 + 22 * len(spans), showlegend=True, xaxis={"title": title},
+        yaxis={"categoryorder": "array", "categoryarray": [span.name for span in spans][::-1]},
+    )  # fmt: skip
 
 
 def overlay(frames: Sequence[tuple[str, pd.DataFrame]], op: str, what: str, theme: ThemeName) -> go.Figure:

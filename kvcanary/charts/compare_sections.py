@@ -12,7 +12,7 @@ from kvcanary.analysis.compare_campaigns import CampaignComparison, campaign_lev
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import compare as compare_charts
 from kvcanary.charts import detection
-from kvcanary.charts.sections import map_picture
+from kvcanary.charts.sections import map_picture, run_name
 from kvcanary.errors import StoreError
 from kvcanary.lab.campaign import summarise
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
@@ -26,7 +26,9 @@ from kvcanary.units import format_count, format_points, format_rate, format_seco
 
 def compare_report(store: Store, run_ids: Sequence[str], limit: float | None = None) -> str:
     """The report of runs beside each other as one HTML document."""
-    return report_html(f"{run_ids[0]} compared with {', '.join(run_ids[1:])}", compare_sections(store, run_ids, limit))
+    sections = compare_sections(store, run_ids, limit)
+    first, *others = (run_name(store.row(run_id)) for run_id in run_ids)
+    return report_html(f"{first} compared with {'; '.join(others)}", sections)
 
 
 def compare_sections(store: Store, run_ids: Sequence[str], limit: float | None = None) -> list[Section]:
@@ -34,32 +36,37 @@ def compare_sections(store: Store, run_ids: Sequence[str], limit: float | None =
     if not 2 <= len(run_ids) <= compare_charts.RUN_LIMIT or len(set(run_ids)) < len(run_ids):
         raise StoreError(f"compare 2 to {compare_charts.RUN_LIMIT} different runs, got {len(run_ids)}")
     records = [store.record(run_id) for run_id in run_ids]
-    found = [_differing(records)]
+    names = [run_name(store.row(run_id)) for run_id in run_ids]
+    found = [_differing(records, names)]
     kinds = sorted({record.kind for record in records})
     if len(kinds) > 1:
         sentence = f"A {' and a '.join(kinds)} have no measurement in common; choose runs of one kind to compare what was measured."
         return [*found, Section(heading="Measurements", sentence=sentence)]
     if kinds == ["campaign"]:
-        return [*found, *_campaigns(store, records, limit)]
+        return [*found, *_campaigns(store, records, names, limit)]
     if kinds != ["benchmark"]:
         return found
     points = [store.points(run_id) for run_id in run_ids]
-    for record, after in zip(records[1:], points[1:], strict=True):
-        found.append(_ratios(record.id if len(records) > 2 else "", compare([points[0]], [after]), limit))
-    found += _overlaid(run_ids, points)
-    maps = [picture for run_id in run_ids if (picture := map_picture(store, run_id, run_id)) is not None]
+    for name, after in zip(names[1:], points[1:], strict=True):
+        found.append(_ratios(name if len(names) > 2 else "", compare([points[0]], [after]), limit))
+    found += _overlaid(names, points)
+    maps = [picture for run_id, name in zip(run_ids, names, strict=True) if (picture := map_picture(store, run_id, name)) is not None]
     if maps:
         found.append(Section(heading="Slot maps", pictures=maps, beside=True))
     return found
 
 
-def _differing(records: Sequence[RunRecord]) -> Section:
-    rows = [(item.group, item.name, *item.values) for item in differences(records)]
-    head = ("of", "what differs", *(record.id for record in records))
-    names = ", ".join(dict.fromkeys(row[0] for row in rows))
-    sentence = f"What differs is of the {names}." if rows else "Settings, options, machine and versions are the same."
-    verdicts = "; ".join(f"{record.id}: {record.verdict.value}" for record in records)
-    return Section(heading="What differs", sentence=f"{sentence} {verdicts}.", tables=(Table(head=head, rows=rows),) if rows else ())
+def _differing(records: Sequence[RunRecord], names: Sequence[str]) -> Section:
+    """What is not the same, and first of all which runs these are and how each ended."""
+    found = differences(records)
+    groups = ", ".join(dict.fromkeys(item.group for item in found))
+    sentence = f"What differs is of the {groups}." if found else "Settings, options, machine and versions are the same."
+    rows = [
+        ("id", "run", *(record.id for record in records)),
+        ("verdict", "run", *(record.verdict.value for record in records)),
+        *((item.name, item.group, *(value or "none" for value in item.values)) for item in found),
+    ]
+    return Section(heading="What differs", sentence=sentence, tables=(Table(head=("what differs", "of", *names), rows=rows),))
 
 
 def _ratios(name: str, found: Comparison, limit: float | None) -> Section:
@@ -91,16 +98,16 @@ def _ratio_cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _overlaid(run_ids: Sequence[str], points: Sequence[Sequence[Point]]) -> list[Section]:
+def _overlaid(names: Sequence[str], points: Sequence[Sequence[Point]]) -> list[Section]:
     """Throughput of all runs by batch, for each hash mode and layout that any has; a run without it has no line."""
     frames = [points_frame(list(mine)) for mine in points]
     found = list(dict.fromkeys(variant for frame in frames for variant in variants(frame)))
     pictures = []
     for mode, layout in found:
-        rows = [(run_id, decode_variant(frame, mode, layout)) for run_id, frame in zip(run_ids, frames, strict=True)]
-        rows = [(run_id, mine) for run_id, mine in rows if len(mine)]
+        rows = [(name, decode_variant(frame, mode, layout)) for name, frame in zip(names, frames, strict=True)]
+        rows = [(name, mine) for name, mine in rows if len(mine)]
         for op, what in (("verify", "slots"), ("stamp", "tokens")):
-            best = "; ".join(f"{run_id} {_best(mine, op, what)}" for run_id, mine in rows)
+            best = "; ".join(f"{name}: {_best(mine, op, what)}" for name, mine in rows)
             pictures.append(
                 Picture(
                     draw=partial(compare_charts.overlay, rows, op, what),
@@ -115,18 +122,18 @@ def _best(rows: pd.DataFrame, op: str, what: str) -> str:
     return format_rate(float(rates.max()), what) if len(rates) else "not measured"
 
 
-def _campaigns(store: Store, records: Sequence[RunRecord], limit: float | None) -> list[Section]:
+def _campaigns(store: Store, records: Sequence[RunRecord], names: Sequence[str], limit: float | None) -> list[Section]:
     """Rates and costs of each against the first, and the matrices beside each other."""
     runs = [read_runs(store.folder(record.id).path) for record in records]
     sections: list[Section] = []
-    for record, after in zip(records[1:], runs[1:], strict=True):
-        sections += campaign_ratios(record.id if len(records) > 2 else "", compare_campaigns(runs[0], after), limit)
+    for name, after in zip(names[1:], runs[1:], strict=True):
+        sections += campaign_ratios(name if len(names) > 2 else "", compare_campaigns(runs[0], after), limit)
     pictures = []
-    for record, mine in zip(records, runs, strict=True):
+    for record, name, mine in zip(records, names, runs, strict=True):
         if mine:
             plan = plan_of(CampaignSpec(**record.spec))
             cells, costs = summarise(plan, mine), config_costs(plan, mine)
-            alt = f"{record.id}: {detection.matrix_summary(cells)}"
+            alt = f"{name}: {detection.matrix_summary(cells)}"
             pictures.append(Picture(draw=partial(detection.matrix, cells, costs), alt=alt))
     return [*sections, Section(heading="Matrices", pictures=pictures)] if pictures else sections
 
@@ -163,7 +170,11 @@ def campaign_ratios(name: str, found: CampaignComparison, limit: float | None) -
     pictures = []
     if shown:
         telling = max(shown, key=lambda row: abs(row.difference))
-        alt = f"Differences of {len(shown)} detection rates, the largest {format_points(telling.difference)} ({telling.name})."
+        alt = (
+            f"Differences of {len(shown)} detection rates, the largest {format_points(telling.difference)} ({telling.name})."
+            if telling.difference
+            else f"Detection rates that differ: 0 of {len(shown)}."
+        )
         pictures.append(Picture(draw=partial(compare_charts.rate_differences, shown), alt=alt))
     sections = [
         Section(

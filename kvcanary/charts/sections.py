@@ -21,9 +21,11 @@ from kvcanary.lab.tables import forward_text, point_rows
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.report import Kind, Picture, Section, Table, report_html
+from kvcanary.store.rows import RunRow
 from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
 
 ROW_LIMIT = 500
+_NAME_CHARS = 24
 VERDICT_KINDS: Mapping[Verdict, Kind] = {
     Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note",
 }  # fmt: skip
@@ -260,6 +262,13 @@ def machine(record: RunRecord) -> Section | None:
     if not facts:
         return None
     return Section(heading="Machine and versions", tables=(Table(head=("what", "value"), rows=list(facts.items())),))
+
+
+def run_name(row: RunRow) -> str:
+    """'Qwen3-8B, 2026-01-31 23:59, 1a2b3c4d': a run in a legend or a heading, by its first label, else its model, else its kind."""
+    model = row.model.rstrip("/").rpartition("/")[2]
+    what = row.labels[0] if row.labels else model or row.kind
+    return f"{what[:_NAME_CHARS]}, {datetime.fromtimestamp(row.created_s, UTC):%Y-%m-%d %H:%M}, {row.id.rpartition('-')[2]}"
 
 
 def time_text(seconds: float) -> str:

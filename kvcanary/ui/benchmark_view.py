@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import streamlit as st
 
 from kvcanary.analysis import roofline
@@ -107,10 +105,10 @@ def result() -> None:
     if record.state.active:
         progress.panel(record.id)
     else:
-        _finished(record, services.runs().records(kind="benchmark", limit=_LISTED))
+        _finished(record)
 
 
-def _finished(record: RunRecord, records: list[RunRecord]) -> None:
+def _finished(record: RunRecord) -> None:
     style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", sections.VERDICT_KINDS[record.verdict])
     if record.state in (RunState.FAILED, RunState.INTERRUPTED):
         with st.expander("Last words of the worker"):
@@ -119,7 +117,7 @@ def _finished(record: RunRecord, records: list[RunRecord]) -> None:
     frame = points_frame(points)
     by_batch = bool(variants(frame))
     if by_batch:
-        _throughput(record, records, points)
+        _throughput(record, points)
     else:
         _limits(record, points)
     if len(frame):
@@ -134,13 +132,13 @@ def _finished(record: RunRecord, records: list[RunRecord]) -> None:
     _downloads(record)
 
 
-def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]) -> None:
+def _throughput(record: RunRecord, points: list[Point]) -> None:
     frame = points_frame(points)
     found = variants(frame)
     words = st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = _pick_variant(record, found)
-        earlier = _pick_earlier(record, records)
+        earlier = _pick_earlier(record)
     rows = decode_variant(frame, *chosen)
     before = decode_variant(points_frame(services.runs().points(earlier)), *chosen) if earlier else None
     text = throughput.summary(rows, record.spec.get("step_time_s"))
@@ -150,20 +148,16 @@ def _throughput(record: RunRecord, records: list[RunRecord], points: list[Point]
     st.plotly_chart(figure, key=f"throughput.{record.id}", config=_CONFIG, alt=text)
 
 
-def _pick_earlier(record: RunRecord, records: list[RunRecord]) -> str | None:
+def _pick_earlier(record: RunRecord) -> str | None:
     """A run to lay beneath this one; nothing to pick where there is none."""
-    others = {other.id: other for other in records if other.id != record.id and not other.state.active}
+    rows = services.runs().list(kind="benchmark", limit=_LISTED)
+    others = {row.id: sections.run_name(row) for row in rows if row.id != record.id and row.points and not row.state.active}
     if not others:
         return None
     return st.selectbox(
         "Compare with", list(others), index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300,
-        format_func=lambda run_id: _run_label(others[run_id]),
+        format_func=others.__getitem__,
     )  # fmt: skip
-
-
-def _run_label(record: RunRecord) -> str:
-    made = datetime.fromtimestamp(record.created_s, UTC)
-    return f"{made:%Y-%m-%d %H:%M}, {record.spec.get('preset', '')}, {record.id.rpartition('-')[2]}"
 
 
 def _points_table(record: RunRecord, points: list[Point]) -> None:

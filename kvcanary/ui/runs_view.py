@@ -13,6 +13,7 @@ from kvcanary.charts.compare_sections import compare_report, compare_sections
 from kvcanary.charts.sections import VERDICT_KINDS, run_report, run_sections
 from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.errors import KvCanaryError
+from kvcanary.escape import markdown_text
 from kvcanary.lab.records import RunRecord
 from kvcanary.store.export import export_csv, export_json, export_parquet
 from kvcanary.store.report import Section
@@ -264,7 +265,7 @@ def _several(run_ids: Sequence[str]) -> None:
 
 def draw_section(section: Section, key: str) -> None:
     """A section as the report has it: heading, sentence, pictures with their words, tables."""
-    st.subheader(section.heading, anchor=False)
+    st.subheader(markdown_text(section.heading), anchor=False)
     if section.sentence:
         style.caption(section.sentence)
     pictures = section.pictures

@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.lab.records import RunFolder, RunRecord, RunState
+from tests.stored_runs import points, store_run
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -31,3 +32,14 @@ def test_benchmark_says_what_the_address_asked_for(home: Path, run: str, words: 
     assert not app.exception
     assert any(words in element.proto.body for element in app.get("html"))
     assert "No benchmark has run yet" in app.info[0].value
+
+
+def test_an_earlier_run_is_offered_by_its_name_and_one_without_a_point_is_not(home: Path) -> None:
+    store_run(home, 1, measured=points())
+    store_run(home, 2)
+    newest = store_run(home, 3, measured=points(seed=3))
+    app = AppTest.from_file(APP, default_timeout=60).run().switch_page("pages/benchmark.py").run()
+    picked = app.selectbox(key=f"compare.{newest}")
+    assert picked.options == ["small-model, 2023-11-14 22:13, 00000001"]
+    picked.select(picked.options[0]).run()
+    assert not app.exception

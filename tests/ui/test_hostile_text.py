@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
+from kvcanary.store.home import open_store
 from kvcanary.ui import services, state
 from tests.analysis.rendering import Row, prefix
+from tests.stored_runs import points, store_run
 
 APP = str(Path(__file__).parents[2] / "app.py")
 MARK = "Zq"
@@ -136,3 +139,17 @@ def test_what_is_typed_into_a_field(home: Path) -> None:
     app.text_input(key=state.widget_key("model")).set_value(HOSTILE).run()
     app.text_input(key=state.widget_key("page_size")).set_value(HOSTILE).run()
     assert check(app) >= 2
+
+
+def test_runs_with_hostile_labels_beside_each_other(home: Path) -> None:
+    ids = [
+        store_run(home, number, measured=points(seed=number), map_slots=60, spec={"settings": {"model": HOSTILE}}) for number in (1, 2, 3)
+    ]
+    with closing(open_store({"KVCANARY_HOME": str(home)})) as store:
+        for run_id in ids:
+            store.add_label(run_id, SHORT)
+            store.set_note(run_id, HOSTILE)
+    for chosen in (ids[:1], ids):
+        app = open_app(run=",".join(chosen)).switch_page("pages/runs.py").run()
+        assert check(app) >= 2
+    assert len([head for head in app.subheader if MARK in head.value]) == 2, "two runs are compared with the first, under their names"
