@@ -21,8 +21,8 @@ def postgres_url() -> Iterator[str]:
     reason = postgres.why_not()
     if reason:
         pytest.skip(reason)
-    with postgres.server() as url:
-        yield url
+    with postgres.server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -8,8 +8,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -33,9 +34,18 @@ def why_not() -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server that can go and come back. url names no database."""
+
+    url: str
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """A running server; yields its URL without a database."""
+def server() -> Iterator[Server]:
+    """A running server."""
     programs = server_programs()
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="kvcanary-postgres-"))
@@ -50,15 +60,22 @@ def server() -> Iterator[str]:
     def call(*arguments: str) -> None:
         subprocess.run([*prefix, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL)
 
-    data, log = str(folder / "data"), str(folder / "log")
+    control = (str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w")
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off -c full_page_writes=off"
+
+    def start() -> None:
+        call(*control, "-o", options, "-l", str(folder / "log"), "start")
+
+    def stop() -> None:
+        call(*control, "-m", "immediate", "stop")
+
     try:
-        call(str(programs / "initdb"), "-D", data, "-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
-        call(str(programs / "pg_ctl"), "-D", data, "-o", options, "-l", log, "-w", "start")
+        call(str(programs / "initdb"), "-D", control[2], "-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+        start()
         try:
-            yield f"postgresql://tester@127.0.0.1:{port}"
+            yield Server(f"postgresql://tester@127.0.0.1:{port}", start, stop)
         finally:
-            call(str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
+            stop()
     finally:
         shutil.rmtree(folder)
 

@@ -21,8 +21,10 @@ from kvcanary.store import connection
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store as open_from_environment
 from kvcanary.store.schema import METADATA
+from tests.store import postgres
 from tests.store.conftest import OpenStore
 from tests.store.making import card, run_folder
+from tests.stored_runs import store_run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMAS = sorted({path.name.split(".")[0].removeprefix("store_") for path in GOLDEN.glob("store_*.sql")})
@@ -229,6 +231,26 @@ def test_a_row_that_another_has_locked_is_named_on_a_server(
         with pytest.raises(StoreError, match=r"is locked by another program for more than 0.3 s"):
             store.set_note(run_id, "waiting")
     store.set_note(run_id, "waiting")
+
+
+def test_a_database_server_that_goes_is_named_and_is_used_again_when_it_is_back(tmp_path: Path) -> None:
+    if reason := postgres.why_not():
+        pytest.skip(reason)
+    with postgres.server() as server:
+        store = Store.open(postgres.new_database(server.url, "gone"), tmp_path)
+        before = store.save_plan({}, verdict=Verdict.PASS, sentence="before", document={})
+        server.stop()
+        with pytest.raises(StoreError, match=r"store postgresql.* does not answer as it should: .*refused"):
+            store.list()
+        meanwhile = store_run(tmp_path, 2)
+        server.start()
+        assert {row.id for row in store.list()} == {before, meanwhile}
+        # No question in between: the connections at hand are dead, and nobody is told.
+        server.stop()
+        server.start()
+        store.set_note(before, "still here")
+        assert store.row(before).note == "still here"
+        store.close()
 
 
 @pytest.mark.skipif(os.getuid() == 0 and not shutil.which("setpriv"), reason="root may write what is read-only, and there is no setpriv")
