@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcanary.analysis.columns import IntColumn
@@ -14,6 +14,7 @@ NUMBERS = st.one_of(st.integers(-130, 130), st.integers(-(1 << 33), 1 << 33), st
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(NUMBERS, st.lists(NUMBERS, max_size=5)), max_size=12), NUMBERS)
+@example([[-128, 127], [128], [-32_768, 32_767], [32_768], [-(1 << 31), (1 << 31) - 1], [1 << 31]], 0)
 def test_values_come_back_one_by_one_or_together(parts: list[int | list[int]], changed: int) -> None:
     column, expected = IntColumn(), []
     for part in parts:
