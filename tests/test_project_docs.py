@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvcanary.cli import COMMANDS
+from kvcanary.lab.sweep import KINDS, read_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -39,6 +40,13 @@ def test_every_fault_tried_is_a_test() -> None:
     assert len(rows) > 20
     missing = [f"{path}::{name}" for path, name in rows if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")]
     assert missing == []
+
+
+def test_every_sweep_file_that_is_shown_can_run() -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS), re.DOTALL)
+    sweeps = [read_sweep(text) for text in shown]
+    assert {sweep.kind for sweep in sweeps} == set(KINDS)
+    assert [point.problem for sweep in sweeps for point in sweep.points if point.problem] == []
 
 
 def test_every_page_has_a_document_with_a_picture_of_both_themes() -> None:
