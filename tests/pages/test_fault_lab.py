@@ -12,6 +12,7 @@ import psutil
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcanary.lab.campaign import DEFAULT_CONFIGS
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs, run_campaign_job
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.ui import fault_lab_replay, services
@@ -219,7 +220,7 @@ def test_an_uploaded_trace_names_its_bad_rows_and_what_is_served() -> None:
 
 def test_a_story_is_told_row_by_row_under_each_configuration() -> None:
     app = open_page()
-    assert "The allocator hands slot 5" not in text_of(app)
+    assert "kvcanary campaign --preset" not in "".join(code.value for code in app.code), "nothing is played before it is opened"
     app.session_state["stories"] = True
     app.session_state["story"] = "one-slot-two-owners"
     app.run()
@@ -227,6 +228,7 @@ def test_a_story_is_told_row_by_row_under_each_configuration() -> None:
     assert "The allocator hands slot 5 to a second request while the first one still reads it." in written
     assert written.count("HEAD_K_FULL slot 5 verify_chain_hash+verify_position") == 6, "one row for each configuration"
     assert written.count("TAIL_K_FULL slot 5 verify_real_kv_hash<") == 5, "all but the one that hashes no bytes"
+    assert [written.count(f'<td class="">{config}</td>') for config in DEFAULT_CONFIGS] == [1] * 6, "each is named once"
     assert app.code[0].value == "kvcanary campaign --preset one-slot-two-owners"
     app.selectbox(key="story").set_value("cell-points-at-slot-0").run()
     written = text_of(app)

@@ -229,7 +229,7 @@ def test_a_sweep_that_is_asked_to_stop_says_so_of_each_point(
             time.sleep(0.01)
         ask_to_stop(tmp_path, all_sweeps(tmp_path)[0].id)
 
-    threading.Thread(target=ask).start()
+    threading.Thread(target=ask, daemon=True).start()
     outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), LocalExecutor()))
     assert [(outcome.state, bool(outcome.run_id)) for outcome in outcomes] == [("stopped", True), ("stopped", False), ("stopped", False)]
     assert (len(asked), len(jobs.started)) == (1, 1)
@@ -429,6 +429,6 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_cancels_what_runs_and_what_waits(t
             time.sleep(0.02)
         ask_to_stop(tmp_path, all_sweeps(tmp_path)[0].id)
 
-    threading.Thread(target=ask).start()
+    threading.Thread(target=ask, daemon=True).start()
     outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
     assert [(outcome.state, outcome.verdict) for outcome in outcomes] == [("stopped", "not run")] * 3
