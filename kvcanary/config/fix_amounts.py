@@ -15,7 +15,7 @@ from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.units import format_count
 
-_HALVED = ("cuda_graph_max_bs", "chunked_prefill_size", "max_prefill_tokens", "req_to_token_pool_size")
+_HALVED = ("cuda_graph_max_bs", "chunked_prefill_size", "max_prefill_tokens", "req_to_token_pool_size", "max_running_requests")
 _DOUBLED = ("tp_size",)
 
 

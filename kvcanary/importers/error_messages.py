@@ -1,7 +1,7 @@
 """What an engine's errors mean: explanation, likely causes in order, and what to change, for each message that concerns KV memory or the canary.
 
 The texts are ours; the patterns match the engines' sentences, also where a terminal broke them. Values named in a message become values of the
-fixes. Labels are stable. The messages themselves are in canary_errors, memory_errors and out_of_memory.
+fixes. Labels are stable. The messages themselves are in canary_errors, memory_errors, sizing_errors and out_of_memory.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from kvcanary.importers.log_records import Record
 from kvcanary.importers.memory_errors import MEMORY, NEGATIVE
 from kvcanary.importers.out_of_memory import OutOfMemory, lack_gib
 from kvcanary.importers.result import ErrorExplanation
+from kvcanary.importers.sizing_errors import SIZING
 
 TELLING = re.compile(
-    r"kv-canary|kv_canary|kernel_run_counter|[Oo]ut ?[Oo]f ?[Mm]emory|runs out of memory|Not enough memory|leave no GPU memory|"
+    r"kv-canary|kv_canary|kernel_run_counter|[Oo]ut ?[Oo]f ?[Mm]emory|runs out of memory|Not enough (?:GPU )?memory|leave no GPU memory|"
     r"is larger than the profiled value -|exceeds the maximum allowed length|Mem Leak|memory leak|already freed|sweep-interval requires|"
     r"No available memory for the cache|max seq len|ree memory on device|cannot hold even one request|walk_radix_cache_for_canary|"
-    r"full_to_swa_index_mapping|supports at most bs="
+    r"full_to_swa_index_mapping|supports at most bs=|state cache is too small|leaves no room for the full|cannot fit\s*ONE worst-case|"
+    r"pool exhausted|memory capacity is unbalanced|CUBLAS_STATUS_ALLOC_FAILED"
 )
 
 
@@ -34,7 +36,7 @@ def explain(records: Iterable[Record], engine: str) -> tuple[list[ErrorExplanati
         memory.progress.see(record)
         if not (TELLING.search(record.text) or TELLING.search(record.spaced)):
             continue
-        for entry in (*CANARY, *MEMORY):
+        for entry in (*CANARY, *MEMORY, *SIZING):
             match = entry.pattern.search(record.text) or entry.pattern.search(record.spaced)
             if match is None:
                 continue

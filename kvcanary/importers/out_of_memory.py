@@ -14,7 +14,11 @@ from kvcanary.importers.result import ErrorExplanation
 from kvcanary.importers.start_progress import StartProgress
 
 _DETAILS_CHARS = 400
-_MESSAGE = re.compile(r"(?:CUDA|HIP|XPU|NPU|MUSA)(?: driver)?(?: error: out of memory\b| out of memory(?:\.| occurred\b))")
+_MESSAGE = re.compile(
+    r"(?:CUDA|HIP|XPU|NPU|MUSA)(?: driver)?(?: error: out of memory\b| out of memory(?:\.| occurred\b))|"
+    # Libraries beside torch allocate too, and say it in their own words.
+    r"Cuda failure \d* ?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"
+)
 _SIZE = rf"({F}) ?([TGMK]iB|bytes)"
 # torch's wordings: up to 2.0 and on NPUs "(GPU 0; 79.2 GiB total capacity; ...; 5 MiB free; ...)", in 2.1 "capacty", sentences since then.
 _DETAILS = tuple(

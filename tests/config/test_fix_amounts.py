@@ -32,6 +32,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. G
             3072,
             "set --chunked-prefill-size to 3\u202f072, half of 6\u202f144",
         ),
+        ("max_running_requests", "--max-running-requests", "lower", 50, 25, "set --max-running-requests to 25, half of 50"),
         ("tp_size", "--tp-size", "raise", 3, 6, "set --tp-size to 6, twice 3"),
     ],
 )

@@ -10,6 +10,7 @@ from kvcanary.importers.canary_errors import CANARY
 from kvcanary.importers.detect import read_text
 from kvcanary.importers.memory_errors import MEMORY
 from kvcanary.importers.result import ErrorExplanation, ImportKind
+from kvcanary.importers.sizing_errors import SIZING
 
 # Text, label, and what to change: field and value, or field and 'raise' or 'lower' where the text does not say to what.
 CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
@@ -167,6 +168,46 @@ CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ("ValueError: token_to_kv_pool_allocator memory leak detected! x", "pool_leak", []),
     ("AssertionError: Committed KV cache already freed (self.kv_committed_len=77)", "committed_kv_already_freed", []),
     (
+        "RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache. Computed max_mamba_cache_size=-4 "
+        "(total_rest_memory=-0.75 GB, mamba_cache_per_req=36.00 MB). Try: (1) reduce --max-running-requests",
+        "state_cache_empty",
+        [("mem_fraction_static", "raise"), ("max_running_requests", "lower")],
+    ),
+    (
+        "RuntimeError: Hybrid (mamba/linear-attention) state cache is too small to serve any requests. max_mamba_cache_size=2, mamba_ratio=5, "
+        "resulting max_num_reqs=0. Try: (1) reduce --max-running-requests",
+        "state_cache_too_small",
+        [("mem_fraction_static", "raise"), ("max_running_requests", "lower")],
+    ),
+    (
+        "RuntimeError: SWA pool cap (49152 tokens, 9.00 GiB) leaves no room for the full KV pool within the available 7.25 GiB. Reduce "
+        "--max-running-requests, lower SGLANG_SWA_EVICTION_INTERVAL, or increase --mem-fraction-static.",
+        "window_pool_takes_all",
+        [("max_running_requests", "lower"), ("mem_fraction_static", "raise")],
+    ),
+    (
+        "RuntimeError: The DSV4 SWA pool cap (49152 tokens, 9.00 GB) leaves no room for the full KV pool within the available 7.25 GB. Reduce x",
+        "window_pool_takes_all",
+        [("max_running_requests", "lower"), ("mem_fraction_static", "raise")],
+    ),
+    (
+        "RuntimeError: [unified-memory-pool] swa: byte budget 700000 cannot fit ONE worst-case request (bs=1 floor 900000 = full=600000 + "
+        "swa=300000). A pool this size retract-livelocks at runtime. Raise --mem-fraction-static, lower the model context length",
+        "unified_pool_below_one_request",
+        [("mem_fraction_static", "raise"), ("max_seq_len_per_req", "lower")],
+    ),
+    (
+        "RuntimeError: DSV4 c4 kv pool exhausted: need 12 new slots, available=3. Raise --mem-fraction-static",
+        "compressed_pool_exhausted",
+        [("max_running_requests", "lower"), ("mem_fraction_static", "raise")],
+    ),
+    (
+        "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=21.5, "
+        "local_gpu_memory=39.25, local_gpu_memory * 0.9=35.325",
+        "memory_unbalanced",
+        [],
+    ),
+    (
         "ValueError: To serve at least one request with the models's max seq len (16384), (5.00 GiB KV cache is needed, which is larger than "
         "the available KV cache memory (3.25 GiB). Based on the available memory, the estimated maximum model length is 10640.",
         "kv_memory_insufficient",
@@ -214,7 +255,7 @@ def test_each_message(text: str, label: str, wanted: list[tuple[str, Any]]) -> N
 
 
 def test_no_kind_of_message_is_without_a_case() -> None:
-    assert {entry.label for entry in (*CANARY, *MEMORY)} <= {label for _, label, _ in CASES}
+    assert {entry.label for entry in (*CANARY, *MEMORY, *SIZING)} <= {label for _, label, _ in CASES}
 
 
 @pytest.mark.parametrize(("text", "label"), [(text, label) for text, label, _ in CASES if len(text) > 90 and not text.startswith("[")])

@@ -65,7 +65,15 @@ def test_the_figures_of_each_wording(message: str) -> None:
     assert entry.message.startswith(message.split(": ")[1][:30])
 
 
-@pytest.mark.parametrize("message", ["RuntimeError: CUDA error: out of memory", "RuntimeError: CUDA driver error: out of memory"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA driver error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "Last error:\nCuda failure 2 'out of memory'",
+    ],
+)
 def test_a_message_without_figures_is_one_too(message: str) -> None:
     result, entry = read(loaded() + pool() + message)
     assert (entry.label, result.observed["oom"]) == ("oom_graph_capture", {"phase": "graph_capture"})
