@@ -126,6 +126,14 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
     )  # fmt: skip
 
 
+def ranked(names: Sequence[str], counts: Counts) -> str:
+    """The largest of some counts in words: 'TP0 12, TP1 3 and 2 more'."""
+    order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].tolist()
+    words = ", ".join(f"{names[place]} {format_count(int(counts[place]))}" for place in order[:_FEW])
+    more = f" and {format_count(len(order) - _FEW)} more" if len(order) > _FEW else ""
+    return f"{words}{more}" if words else "no row"
+
+
 def _broken(reason: str) -> str:
     """A label over several short lines."""
     return reason.replace("+", "+<br>").replace("verify_", "verify_<br>")

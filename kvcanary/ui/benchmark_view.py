@@ -68,7 +68,7 @@ def controls(current: state.Current) -> None:
         if sentence:
             style.caption(sentence)
     if failure := st.session_state.pop("start_problem", ""):
-        style.line(failure, "error")
+        style.remark(failure, "error")
 
 
 def _device_label(device: str) -> str:

@@ -21,6 +21,7 @@ _NAMES = {
     "token": "Stored token", "page": "Page", "stride": "Stride", "incident": "Incident",
 }  # fmt: skip
 _RANK_ROWS = 12
+_BY_KEYBOARD = "The list of filters does the same by keyboard."
 
 
 def filters(found: Loaded) -> None:
@@ -141,14 +142,13 @@ def _matrix(cross: Crossfilter, name: str) -> None:
         style.caption("No row is left by the other filters.")
         return
     kept = np.outer(_chosen(cross, name), _chosen(cross, "reason")) if filters.keys() & {name, "reason"} else np.zeros_like(counts)
-    key = f"inspect_matrix.{name}"
+    key, cells = f"inspect_matrix.{name}", counts[np.ix_(busy, used)]
+    down, across = [rows.labels[place] for place in busy], [reasons.labels[place] for place in used]
+    most = charts.ranked([f"{row} {reason}" for row in down for reason in across], cells.ravel())
     st.plotly_chart(
-        charts.tag_matrix(
-            [rows.labels[place] for place in busy], [reasons.labels[place] for place in used], counts[np.ix_(busy, used)],
-            kept[np.ix_(busy, used)].astype(bool), state.theme(),
-        ),
+        charts.tag_matrix(down, across, cells, kept[np.ix_(busy, used)].astype(bool), state.theme()),
         key=key, config=_CONFIG, selection_mode="points", on_select=lambda: _take_cell(key, name),
-        alt=f"Rows by {_NAMES[name].lower()} and reason; the list of filters does the same by keyboard.",
+        alt=f"Rows by {_NAMES[name].lower()} and reason: {most}. {_BY_KEYBOARD}",
     )  # fmt: skip
     if len(rows.labels) > len(busy):
         style.caption(f"The first {format_count(len(busy))} of {format_count(len(rows.labels))}; the list of filters has all.")
@@ -175,11 +175,11 @@ def _bars(cross: Crossfilter, name: str) -> None:
         style.caption("Nothing to count." if not facet.labels else "No row is left by the other filters.")
         return
     key, keys = f"inspect_bars.{name}", [facet.labels[place] for place in shown]
-    chosen = facet.chosen(address.filters().get(name, ()))[shown]
+    chosen, words = facet.chosen(address.filters().get(name, ()))[shown], [label_words(name, label) for label in keys]
     st.plotly_chart(
-        charts.bars([label_words(name, label) for label in keys], keys, counts[shown], chosen, state.theme()), key=key, config=_CONFIG,
+        charts.bars(words, keys, counts[shown], chosen, state.theme()), key=key, config=_CONFIG,
         selection_mode="points", on_select=lambda: address.choose(name, (str(data[0]) for data in marked(key))),
-        alt=f"Rows by {_NAMES[name].lower()}; the list of filters does the same by keyboard.",
+        alt=f"Rows by {_NAMES[name].lower()}: {charts.ranked(words, counts[shown])}. {_BY_KEYBOARD}",
     )  # fmt: skip
     if rest := int(counts.sum() - counts[shown].sum()):
         style.caption(f"{format_count(rest)} rows have other values.")

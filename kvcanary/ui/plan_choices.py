@@ -41,7 +41,7 @@ def draw(settings: Settings) -> None:
     try:
         _, derived, open_fields = choose_missing(settings, CHOSEN_FIELDS)
     except ConfigError as error:
-        style.line(f"not known: {error}", "note")
+        style.remark(f"Not known: {error}.", "note")
         return
     free = unstated(state.texts(), state.sources())
     able = [

@@ -37,7 +37,7 @@ def draw(settings: Settings) -> None:
     try:
         found = reconcile(plan_to_compare(settings), result.observed)
     except ConfigError as error:
-        style.line(f"not compared: {error}", "note")
+        style.remark(f"Not compared: {error}.", "note")
         return
     kind = "warning" if found.unexplained else "pass"
     st.html(f'<p class="kvc-finding kvc-{kind}"><b>{html_text(found.text)}</b></p>')

@@ -11,7 +11,7 @@ from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
 from kvcanary.layout import VERIFY_CAPACITY_FACTOR
 from kvcanary.ui import blocks, state, style
-from kvcanary.units import format_count, parse_integer
+from kvcanary.units import format_count, group_digits, parse_integer
 
 CHART_CONFIG = {"displayModeBar": False}
 # (name, label, default, help)
@@ -42,7 +42,7 @@ def draw(settings: Settings) -> None:
         fitting = most_requests(pool.pool_slot_count, group, count, page_size=pool.page_size, step_tokens=step)
         most = min(fitting, pool.req_to_token_pool_size // count)
     except ConfigError as error:
-        style.line(f"no forecast: {error}", "note")
+        style.remark(f"No forecast: {error}.", "note")
         return
     kind = "warning" if forecast.skipped or not forecast.fits else "pass"
     st.html(f'<p class="kvc-finding kvc-{kind}"><b>{html_text(forecast.text[0].upper() + forecast.text[1:])}</b></p>')
@@ -50,7 +50,7 @@ def draw(settings: Settings) -> None:
         charts.overflow_chart(forecast, group, count, most, state.theme()), key="overflow_chart", config=CHART_CONFIG, alt=forecast.text
     )
     blocks.table(("figure", "value"), _rows(forecast, most), numeric=(1,))
-    st.html(f'<div class="kvc-figure"><code>{forecast.formula}</code></div>')
+    st.html(f'<p class="kvc-why"><code>{html_text(group_digits(forecast.formula))}</code></p>')
 
 
 def _numbers() -> dict[str, int] | None:

@@ -90,7 +90,7 @@ def draw(given: Planned) -> None:
     plan_findings.draw(given.current)
     _capacities(given.current)
     if given.plan is None:
-        style.line(f"memory not computed: {given.problem}", "note")
+        style.remark(f"Memory not computed: {given.problem}.", "note")
         return
     _memory(given.plan)
     plan_solve.draw_remedies(given.plan)
@@ -106,7 +106,7 @@ def _capacities(current: state.Current) -> None:
     try:
         bounds = LaunchCapacities.from_settings(current.settings).bounds
     except ConfigError:
-        style.line("No launch capacities until the errors above are corrected.", "note")
+        style.remark("No launch capacities until the errors above are corrected.", "note")
         return
     rows = "".join(
         f'<tr title="{html_text(bound.source)}"><td>{html_text(bound.label)}</td><td class="n"><b>{format_count(bound.value)}</b></td>'
@@ -139,7 +139,7 @@ def _memory(plan: MemoryPlan) -> None:
 
 def _flags(_plan: MemoryPlan, current: state.Current) -> None:
     if not current.readable:
-        style.line("some fields hold no value; correct them first", "note")
+        style.remark("Some fields hold no value; correct them first.", "note")
         return
     st.code(sglang_flags(current.settings), language="shell", wrap_lines=True)
 

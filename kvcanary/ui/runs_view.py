@@ -71,7 +71,7 @@ def table(wanted: Filters) -> None:
         page = st.number_input("Page", 1, pages, key=f"runs.page.{pages}", width=120) if pages > 1 else 1
     _undo()
     for problem in store.damaged():
-        style.line(problem, "warning")
+        style.remark(problem, "warning")
     rows = store.list(limit=PAGE_ROWS, offset=(page - 1) * PAGE_ROWS, **wanted)
     if not rows:
         st.info("No run fits these filters." if any(wanted.values()) else "Every run is deleted; see Deleted.")
@@ -124,7 +124,7 @@ def _select(key: str, ids: Sequence[str]) -> None:
 def _undo() -> None:
     """What was deleted last, with the way back; and what did not work."""
     if problem := st.session_state.pop(_PROBLEM, ""):
-        style.line(problem, "error")
+        style.remark(problem, "error")
     gone: list[str] = st.session_state.get(_UNDO, [])
     if gone:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -44,7 +44,7 @@ def _draw(found: list[SweepProgress]) -> None:
                 _runs_button(sweep)
                 _stop_button(sweep)
             else:
-                style.line(sweep.sentence, "error" if sweep.ended_s is None or sweep.failed_verdicts else "note")
+                style.remark(sweep.sentence, "error" if sweep.ended_s is None or sweep.failed_verdicts else "note")
                 _runs_button(sweep)
                 st.button("Put away", key=f"sweep.away.{sweep.id}", on_click=_put_away, args=(sweep.id,), type="tertiary")
 

@@ -52,6 +52,11 @@ def line(text: str, kind: str) -> None:
     st.html(f'<div class="kvc-line kvc-{kind}" title="{html_text(text)}">{html_text(text) or "&nbsp;"}</div>')
 
 
+def remark(text: str, kind: str) -> None:
+    """A sentence that stands by itself and is shown whole."""
+    st.html(f'<p class="kvc-why kvc-{kind}">{html_text(text)}</p>')
+
+
 def verdict(text: str, kind: str) -> None:
     """The answer of a page in one sentence; kind: pass, error, warning, note."""
     st.html(f'<div class="kvc-verdict kvc-{kind}" role="status"><span>{html_text(text)}</span></div>')

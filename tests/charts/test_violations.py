@@ -59,3 +59,10 @@ def test_bars_carry_their_key_and_names_are_text() -> None:
     assert [list(data) for data in figure.data[0].customdata] == [["k1"], ["k2"]]
     assert figure.data[0].y[0] == "&lt;b&gt;x&lt;/b&gt;"
     assert "%{" not in figure.data[0].y[1]
+
+
+def test_the_largest_counts_in_words() -> None:
+    counts = np.array([3, 0, 1200, 1, 1, 1, 1])
+    said = violations.ranked(["a", "b", "c", "d", "e", "f", "g"], counts)
+    assert said.replace("\u202f", " ") == "c 1 200, a 3, d 1, e 1, f 1 and 1 more"
+    assert violations.ranked(["a"], np.array([0])) == "no row"

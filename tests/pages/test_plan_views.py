@@ -74,7 +74,7 @@ def test_overflow_forecast_of_a_sharing_pattern() -> None:
     app.text_input(key="overflow.shared").set_value("60000").run()
     text = html(app)
     assert "Not verified: rows are" in text
-    assert "90 x (60000 + 512) = 5446080 rows; 3 x 180000 = 540000" in text
+    assert "90 x (60 000 + 512) = 5 446 080 rows; 3 x 180 000 = 540 000" in text.replace("\u202f", " ")
     app.text_input(key="overflow.groups").set_value("2").run()
     assert "90 x (60000 + 512) + 90 x (60000 + 512) = 10892160 rows" in html(app)
     app.text_input(key="overflow.own").set_value("some").run()
@@ -113,7 +113,7 @@ def test_choices_name_their_rule_and_fill_only_what_nobody_stated() -> None:
 def test_flags_of_readable_settings_only() -> None:
     app = show(open_plan(**MODEL), "Flags")
     assert any("--max-total-tokens 180000" in code.value for code in app.code)
-    assert "some fields hold no value" in html(type_into(app, "pool_slot_count", "12.5"))
+    assert "Some fields hold no value" in html(type_into(app, "pool_slot_count", "12.5"))
 
 
 @pytest.mark.parametrize("view", ["Solve", "Frontier", "Lines", "Overflow", "Log", "Choices", "Flags"])

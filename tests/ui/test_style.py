@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -40,3 +41,11 @@ def test_primary_buttons_and_links(scheme: str) -> None:
     assert contrast(style._COLORS[scheme]["on-primary"], THEME[scheme]["primaryColor"]) >= 4.5
     assert contrast(THEME[scheme]["primaryColor"], THEME[scheme]["backgroundColor"]) >= 4.5
     assert contrast(THEME[scheme]["textColor"], THEME[scheme]["backgroundColor"]) >= 7
+
+
+def test_every_class_that_the_pages_write_has_a_rule() -> None:
+    folder = Path(style.__file__).parent
+    written = set(re.findall(r"\bkv[cl]-[a-z][a-z0-9-]*", "".join(path.read_text() for path in folder.glob("*.py"))))
+    ruled = set(re.findall(r"\.(kv[cl]-[a-z][a-z0-9-]*)", "".join(path.read_text() for path in folder.glob("*.css"))))
+    # The one that means: no field at all.
+    assert written - ruled == {"kvc-none"}
