@@ -36,10 +36,12 @@ def towards(field: str, flag: str, verb: str, purpose: str = "") -> Fix:
 def raised(groups: Groups) -> Iterable[Fix]:
     """The fraction that the message names, else the least one that the weights of the same text need, else only the direction.
 
-    A fraction that is not above the one that failed is no way up: something that it does not count took memory too.
+    A fraction that is not above the one that failed is no way up: something that it does not count took memory too. And there is none above 1.
     """
     wanted, failed = groups.get("suggested") or groups.get("least"), groups.get("current") or groups.get("asked")
-    if wanted and (not failed or float(wanted) > float(failed)):
+    if wanted and float(wanted) >= 1:
+        yield towards("tp_size", "--tp-size", "raise")
+    elif wanted and (not failed or float(wanted) > float(failed)):
         text = f"set --mem-fraction-static to {float(wanted):g} or more: less does not even hold the weights"
         yield fix("mem_fraction_static", float(wanted), text)
     else:

@@ -7,9 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kvcanary.config.defaults import request_row_width
 from kvcanary.config.findings import Fix
 from kvcanary.config.rule_parts import fix
 from kvcanary.importers.error_entries import Entry, F, Groups, N, raised, towards
+from kvcanary.units import format_count
+
+# SGLang 0.5.23, tp_worker.py: max_req_input_len = min(context_len, pool) - 1 - 5, and a prompt has to be shorter than that.
+PROMPT_SPARE_TOKENS = 6
 
 
 def _leak(groups: Groups) -> Mapping[str, Any]:
@@ -30,8 +35,22 @@ def _utilization(groups: Groups) -> Iterable[Fix]:
 
 
 def _shorter(tokens: str) -> Fix:
-    length = int(tokens)
+    length = int(tokens or 0)
+    if length < 1:
+        return towards("max_seq_len_per_req", "--max-model-len", "lower")
     return Fix(field="max_seq_len_per_req", value=length, flag=f"--max-model-len {length}", text=f"set --max-model-len to {length}")
+
+
+def _room_for(length: int) -> Iterable[Fix]:
+    """The least pool, and the least context, for a prompt that was turned away; the message does not say which of them is the limit."""
+    needed = length + PROMPT_SPARE_TOKENS + 1
+    yield fix("pool_slot_count", needed, f"where the pool is the limit: at least {format_count(needed)} slots")
+    yield Fix(
+        field="max_seq_len_per_req",
+        value=request_row_width(needed, None).value,
+        flag=f"--context-length {needed}",
+        text=f"where the context is the limit: set --context-length to {needed}",
+    )
 
 
 MEMORY = (
@@ -82,9 +101,9 @@ MEMORY = (
     Entry(
         label="input_exceeds_pool",
         pattern=re.compile(r"Input length \((?P<length>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
-        explanation="A prompt of {length} tokens was turned away: at most {limit} fit. The limit is the smaller of the context and the pool.",
+        explanation="A prompt of {length} tokens was turned away: it has to be shorter than {limit}. The limit is the smaller of the context and the pool.",
         causes=("The pool is smaller than the context length, so one long prompt does not fit.", "The prompt is longer than the context."),
-        fixes=lambda groups: (fix("pool_slot_count", int(groups["length"])),),
+        fixes=lambda groups: _room_for(int(groups["length"])),
         values=lambda groups: {"rejected_input_len": int(groups["length"]), "max_allowed_input_len": int(groups["limit"])},
     ),
     Entry(
@@ -161,7 +180,7 @@ MEMORY = (
             **({"estimated_max_model_len": int(groups["estimate"])} if groups.get("estimate") else {}),
         },
         fixes=lambda groups: (
-            _shorter(groups["estimate"]) if groups.get("estimate") else towards("max_seq_len_per_req", "--max-model-len", "lower"),
+            _shorter(groups["estimate"]),
             towards("mem_fraction_static", "--gpu-memory-utilization", "raise"),
         ),
     ),

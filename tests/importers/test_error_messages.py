@@ -147,7 +147,8 @@ CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
     (
         "[2031-02-03 04:05:06] Input length (9000 tokens) exceeds the maximum allowed length (8192 tokens). Use a shorter input.",
         "input_exceeds_pool",
-        [("pool_slot_count", 9000)],
+        # 9000 < min(context, pool) - 6; a row has 4 more than the context.
+        [("pool_slot_count", 9007), ("max_seq_len_per_req", 9011)],
     ),
     (
         "RuntimeError: alloc_req_slots runs out of memory. Please set a smaller number for `--max-running-requests`. "
@@ -212,6 +213,12 @@ CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
         "the available KV cache memory (3.25 GiB). Based on the available memory, the estimated maximum model length is 10640.",
         "kv_memory_insufficient",
         [("max_seq_len_per_req", 10640), ("mem_fraction_static", "raise")],
+    ),
+    (
+        "ValueError: To serve at least one request with the models's max seq len (16384), (5.00 GiB KV cache is needed, which is larger than "
+        "the available KV cache memory (0.01 GiB). Based on the available memory, the estimated maximum model length is 0.",
+        "kv_memory_insufficient",
+        [("max_seq_len_per_req", "lower"), ("mem_fraction_static", "raise")],
     ),
     (
         "ValueError: The model's max seq len (8192) is larger than the maximum number of tokens that can be stored in KV cache (5120).",
