@@ -26,6 +26,7 @@ def test_missed_and_out_of_reach_look_different() -> None:
     bars = matrix([SEEN, MISSED, BLIND, IDLE, WAITING], [COST], "light").data[0]
     assert list(bars.text) == ["75 %", "missed", "out of reach", "no victim", "not run"]
     assert list(bars.marker.pattern.shape) == ["", "", "/", "", ""]
+    assert [data[4] for data in bars.customdata[2:]] == ["V is not hashed", "no run found a victim for it", "no run of it has ended yet"]
     assert len(set(bars.marker.color)) == 4
 
 
