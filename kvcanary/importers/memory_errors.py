@@ -101,7 +101,8 @@ MEMORY = (
     Entry(
         label="input_exceeds_pool",
         pattern=re.compile(r"Input length \((?P<length>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
-        explanation="A prompt of {length} tokens was turned away: it has to be shorter than {limit}. The limit is the smaller of the context and the pool.",
+        explanation="A prompt of {length} tokens was turned away: it has to be shorter than {limit}. The limit is the smaller of the context and "
+        "the pool.",
         causes=("The pool is smaller than the context length, so one long prompt does not fit.", "The prompt is longer than the context."),
         fixes=lambda groups: _room_for(int(groups["length"])),
         values=lambda groups: {"rejected_input_len": int(groups["length"]), "max_allowed_input_len": int(groups["limit"])},
