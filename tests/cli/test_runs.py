@@ -145,7 +145,7 @@ def test_retention_deletes_nothing_unasked_and_what_it_says(tmp_path: Path) -> N
     runs = [store_run(tmp_path, number) for number in range(5)]
     invoke(tmp_path, "note", runs[0], "keep me")
     result = invoke(tmp_path, "retain")
-    assert (result.exit_code, "without one nothing is deleted" in result.output) == (2, True)
+    assert (result.exit_code, "--newer-than 30d); without one nothing is deleted" in result.output) == (2, True)
     dry = invoke(tmp_path, "retain", "--keep-last", "2", "--dry-run")
     assert re.match(r"2 runs \([0-9.]+ KiB\) would be deleted\.\n", dry.output)
     assert len(listed(tmp_path)) == 5
