@@ -38,7 +38,7 @@ def raised(groups: Groups) -> Iterable[Fix]:
 
     A fraction that is not above the one that failed is no way up: something that it does not count took memory too. And there is none above 1.
     """
-    wanted, failed = groups.get("suggested") or groups.get("least"), groups.get("current") or groups.get("asked")
+    wanted, failed = groups.get("suggested") or groups.get("least"), groups.get("current") or groups.get("printed")
     if wanted and float(wanted) >= 1:
         yield towards("tp_size", "--tp-size", "raise")
     elif wanted and (not failed or float(wanted) > float(failed)):

@@ -54,7 +54,7 @@ class StartProgress:
     _before: dict[str, float] = field(default_factory=dict)
     _all_serve: bool = False
     _weights_share: float | None = None
-    _asked: float | None = None
+    _printed: float | None = None
 
     def see(self, record: Record) -> None:
         """Take in one record, in the order of the log."""
@@ -64,7 +64,7 @@ class StartProgress:
         head = text[:400]
         if PRINTED_ARGUMENTS.search(head) or _NEW_START.search(head):
             self._begin()
-            self._asked = float(match["fraction"]) if (match := _FRACTION.search(text)) else None
+            self._printed = float(match["fraction"]) if (match := _FRACTION.search(text)) else None
             return
         number, pool_stands = self.number, self._own_stage() in _POOL_STANDS
         if (stage := next((stage for pattern, stage in _REACHED if pattern.search(head)), None)) is not None:
@@ -81,14 +81,14 @@ class StartProgress:
         return self._own_stage() or ("load_weights" if self._rank and self._furthest == "kv_pool" else self._furthest)
 
     def known(self) -> dict[str, str]:
-        """As groups of a message: `least`, the static fraction that the weights alone take, and `asked`, the one that the start had."""
+        """As groups of a message: `least`, the static fraction that the weights alone take, and `printed`, the one of the arguments."""
         share = self._weights_share
         least = {} if share is None else {"least": f"{min(0.999, math.floor(share * 1000 + 1) / 1000):.3f}"}
-        return {**least, **({} if self._asked is None else {"asked": f"{self._asked:g}"})}
+        return {**least, **({} if self._printed is None else {"printed": f"{self._printed:g}"})}
 
     def _begin(self) -> None:
         self.number += 1
-        self.last_batch, self.free_before_gib, self._weights_share, self._asked = None, None, None, None
+        self.last_batch, self.free_before_gib, self._weights_share, self._printed = None, None, None, None
         self._stages, self._before, self._furthest, self._all_serve = {}, {}, "", False
 
     def _own_stage(self) -> str:

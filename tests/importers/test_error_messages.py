@@ -8,9 +8,11 @@ import pytest
 
 from kvcanary.importers.canary_errors import CANARY
 from kvcanary.importers.detect import read_text
-from kvcanary.importers.memory_errors import MEMORY
+from kvcanary.importers.log_records import Record
+from kvcanary.importers.memory_errors import MEMORY, NEGATIVE
 from kvcanary.importers.result import ErrorExplanation, ImportKind
 from kvcanary.importers.sizing_errors import SIZING
+from kvcanary.importers.start_progress import StartProgress
 
 # Text, label, and what to change: field and value, or field and 'raise' or 'lower' where the text does not say to what.
 CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
@@ -259,6 +261,18 @@ def test_each_message(text: str, label: str, wanted: list[tuple[str, Any]]) -> N
     assert entry.message in text
     assert "{" not in entry.explanation
     assert all(fix.text and (fix.flag or fix.amount_known) for fix in entry.fixes)
+
+
+def test_no_pattern_takes_a_name_that_the_log_around_a_message_gives() -> None:
+    start = StartProgress()
+    for line in (
+        "server_args=ServerArgs(model_path='m', mem_fraction_static=0.8)",
+        "Load weight end. avail mem=4.00 GB, mem usage=6.00 GB",
+    ):
+        start.see(Record(text=line, spaced=line, line=1, rank="TP0"))
+    assert set(start.known()) == {"least", "printed"}
+    for entry in (*CANARY, *MEMORY, *SIZING, NEGATIVE):
+        assert not set(start.known()) & set(entry.pattern.groupindex), entry.label
 
 
 def test_no_kind_of_message_is_without_a_case() -> None:

@@ -210,6 +210,8 @@ NOT_ENOUGH = "RuntimeError: Not enough memory. Please try to increase --mem-frac
         (ARGUMENTS + loaded(free=20.0, weights=20.0) + NOT_ENOUGH, "raise --mem-fraction-static"),
         ("ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.9. Raise --mem-fraction-static above 0.881",
          "raise --mem-fraction-static"),
+        (loaded(free=4.0, weights=36.0) + "[2031-02-03 04:05:06 TP0] max_total_tokens=9000 is larger than the profiled value -77. Use it.",
+         "--mem-fraction-static 0.901"),
         ("ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.9. Raise --mem-fraction-static above 1.000",
          "raise --tp-size"),
         # A draft model loaded behind the pool takes what is left beside it.
