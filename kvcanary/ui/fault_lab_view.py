@@ -160,7 +160,7 @@ def _latency_and_cost(campaign: Campaign) -> None:
         st.plotly_chart(figure, key=f"latency.{campaign.run_id}.{by_tokens}", config=_CONFIG, alt=text)
         st.segmented_control(
             "Latency", [_STEPS, _TOKENS], default=_STEPS, required=True, key="latency_unit", label_visibility="collapsed",
-            help="Steps say how long a server goes on; tokens how much was computed meanwhile.",
+            persist_state="session", help="Steps say how long a server goes on; tokens how much was computed meanwhile.",
         )  # fmt: skip
         style.caption(text)
     with right:
@@ -171,7 +171,7 @@ def _latency_and_cost(campaign: Campaign) -> None:
         st.plotly_chart(figure, key=f"frontier.{campaign.run_id}", config=_CONFIG, alt=text)
         st.segmented_control(
             "Cost", [_SECONDS, _ENTRIES], default=_SECONDS, required=True, key="frontier_price", label_visibility="collapsed",
-            help="Seconds were measured on this host, with whatever else ran there; entries are the same everywhere.",
+            persist_state="session", help="Seconds were measured on this host, with whatever else ran there; entries are the same everywhere.",
         )  # fmt: skip
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):

@@ -44,7 +44,9 @@ def draw(found: Loaded) -> None:
     ranks = inspected.cross.facets["rank"].labels
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         pool = _pool_choice(inspected)
-        choice = st.selectbox("Map of", [_TOGETHER, _EACH, *ranks], key="inspect_map_of", width=240) if len(ranks) > 1 else _TOGETHER
+        choice = _TOGETHER
+        if len(ranks) > 1:
+            choice = st.selectbox("Map of", [_TOGETHER, _EACH, *ranks], key="inspect_map_of", persist_state="session", width=240)
         st.text_input("Go to slot", key=_TYPED, placeholder=f"0 to {pool.num_slots - 1}", on_change=_take_typed, width=200)
     style.line(st.session_state.get(_PROBLEM, ""), "error")
     left, right = st.columns([3, 2], gap="medium")
@@ -64,7 +66,7 @@ def _pool_choice(inspected: Inspected) -> Pool:
     words = {"FULL": "full pool", "SWA": "window pool"}
     name = st.segmented_control(
         "Pool", list(pools), key="inspect_pool", default=next(iter(pools)), required=True, format_func=lambda pool: words.get(pool, pool),
-        help="The full and the window pool number their slots apart.",
+        help="The full and the window pool number their slots apart.", persist_state="session",
     )  # fmt: skip
     return pools[str(name)]
 

@@ -51,9 +51,13 @@ def filters() -> Filters:
             key = f"runs.{name}"
             if st.session_state.get(key) not in (None, *options):
                 st.session_state[key] = None
-            chosen[name] = st.selectbox(label, options, index=None, key=key, placeholder="any", disabled=not options, width=124)
-        chosen["text"] = st.text_input("Search", key="runs.text", placeholder="id, note, sentence", width=160)
-        chosen["deleted"] = st.toggle("Deleted", key="runs.deleted", help="Runs that were deleted in the last day and can be restored.")
+            chosen[name] = st.selectbox(
+                label, options, index=None, key=key, placeholder="any", disabled=not options, persist_state="session", width=124
+            )
+        chosen["text"] = st.text_input("Search", key="runs.text", placeholder="id, note, sentence", persist_state="session", width=160)
+        chosen["deleted"] = st.toggle(
+            "Deleted", key="runs.deleted", persist_state="session", help="Runs that were deleted in the last day and can be restored."
+        )
     return chosen
 
 

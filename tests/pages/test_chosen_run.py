@@ -43,3 +43,15 @@ def test_an_earlier_run_is_offered_by_its_name_and_one_without_a_point_is_not(ho
     assert picked.options == ["small-model, 2023-11-14 22:13, 00000001"]
     picked.select(picked.options[0]).run()
     assert not app.exception
+
+
+def test_the_list_stays_narrowed_over_a_visit_to_another_page(home: Path) -> None:
+    store_run(home, 1, measured=points())
+    store_run(home, 2, kind="plan")
+    app = AppTest.from_file(APP, default_timeout=60).run().switch_page("pages/runs.py").run()
+    app.selectbox(key="runs.kind").select("plan").run()
+    app.text_input(key="runs.text").set_value("plan").run()
+    app.switch_page("pages/benchmark.py").run()
+    app.switch_page("pages/runs.py").run()
+    assert (app.selectbox(key="runs.kind").value, app.text_input(key="runs.text").value) == ("plan", "plan")
+    assert any("1 run fits" in caption.value for caption in app.caption)

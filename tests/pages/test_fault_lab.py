@@ -117,6 +117,10 @@ def test_a_finished_campaign_shows_matrix_latency_frontier_and_flags(home: Path,
     app.segmented_control(key="latency_unit").set_value("latency in tokens").run()
     assert '"title":{"text":"tokens computed from the fault on"}' in app.get("plotly_chart")[1].proto.spec.replace(": ", ":")
     assert "Tokens computed from the fault to the report" in text_of(app)
+    app.switch_page("pages/plan.py").run()
+    app.switch_page("pages/fault_lab.py").run()
+    assert app.segmented_control(key="latency_unit").value == "latency in tokens"
+    assert "Tokens computed from the fault to the report" in text_of(app), "the chart follows the choice that is shown"
     app.selectbox(key=f"answer.{RUN}").set_value("chain only").run()
     assert app.code[0].value == "--kv-canary log"
     assert not app.get("button[continue_campaign]")

@@ -274,3 +274,16 @@ def test_lines_around_do_not_depend_on_block_borders(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("kvcanary.analysis.log_stream._read_all", lambda stream, *_: iter(lambda: stream.read(3), b""))
     data = "".join(f"text {number}\n" for number in range(1, 30)).encode()
     assert [number for number, _ in lines_around(io.BytesIO(data), line=17, before=2, after=2)] == [15, 16, 17, 18, 19]
+
+
+def test_a_choice_of_a_view_outlives_a_visit_to_another_page_but_not_its_log() -> None:
+    app = open_page()
+    app.button(key="inspect_example").click().run()
+    app.selectbox(key="inspect_map_of").select("TP1").run()
+    app.switch_page("pages/plan.py").run()
+    app.switch_page("pages/inspect_log.py").run()
+    assert app.selectbox(key="inspect_map_of").value == "TP1"
+    other = "".join(f"{prefix(rank)}{Row(slot=7).message()}\n" for rank in ("TP4", "TP5"))
+    paste(app, other)
+    assert not app.exception
+    assert app.selectbox(key="inspect_map_of").value == "all ranks together"
