@@ -22,7 +22,9 @@ def beyond(keep_last: int | None, newer_than: float | None) -> list[ColumnElemen
     Active runs, deleted ones, and those with a note or a label are not among them. StoreError without a rule.
     """
     if keep_last is None and newer_than is None:
-        raise StoreError("retention needs a rule, keep_last (--keep-last 200) or newer_than (--newer-than 30d); without one nothing is deleted")
+        raise StoreError(
+            "retention needs a rule, keep_last (--keep-last 200) or newer_than (--newer-than 30d); without one nothing is deleted"
+        )
     if keep_last is not None and keep_last < 0:
         raise StoreError(f"keep_last must be 0 or more, got {keep_last}")
     kept = select(RUNS.c.id).where(RUNS.c.deleted_s.is_(None)).order_by(*order_by("newest")).limit(keep_last or 0)
