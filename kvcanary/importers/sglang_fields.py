@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvcanary.config.defaults import request_row_width
-from kvcanary.config.settings import FIELDS
-from kvcanary.importers.arguments import BadValue, boolean
+from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.importers.fields import KV_DTYPES, MODEL_DTYPES, FieldSet, Place
+from kvcanary.importers.flags import note
 from kvcanary.importers.result import Rank
 from kvcanary.units import GIB
 
@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "SGLANG_KV_CANARY_ENABLE_WRITE_INPUT_ASSERT": "write_input_assert",
     "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING": "post_capture_kv_sizing",
 }
+_SWITCHES = {**dict.fromkeys(("true", "1", "yes", "y"), True), **dict.fromkeys(("false", "0", "no", "n"), False)}
 _GEOMETRY = {
     "num_hidden_layers": "num_layers",
     "num_key_value_heads": "num_kv_heads",
@@ -152,15 +153,29 @@ def _overrides(put: Put, overrides: Mapping[str, Any]) -> None:
 
 
 def environment_fields(found: FieldSet, env: Mapping[str, str]) -> None:
-    """Canary options that exist only as environment variables."""
+    """Canary options that exist only as environment variables, read as SGLang reads them: it passes over what is no value, with a warning."""
     for variable, name in _ENVIRONMENT.items():
         if variable not in env:
             continue
-        try:
-            value: Any = env[variable] if name == "ring_capacity" else boolean(env[variable])
-        except BadValue:
-            continue
-        found.put(name, value, f"{variable}={env[variable]}", Rank.COMMAND)
+        text = env[variable]
+        switch = FIELDS[name].kind == "switch"
+        value = _SWITCHES.get(text.lower()) if switch else _whole_number(text)
+        if value is None:
+            takes = "true, 1, yes or y, or false, 0, no or n" if switch else "a whole number in plain digits"
+            why = f"SGLang warns and goes on with its default, {format_field(name, FIELDS[name].default)}."
+            found.findings.append(note("environment-default", f"{variable} must be {takes}, got {text[:40]!r}", why, fields=(name,)))
+            found.put(
+                name, FIELDS[name].default, f"{variable}={text}", Rank.COMMAND, "the default, as SGLang takes it for what is no value"
+            )
+        else:
+            found.put(name, value, f"{variable}={text}", Rank.COMMAND)
+
+
+def _whole_number(text: str) -> int | None:
+    try:
+        return int(text) if len(text) <= 40 else None
+    except ValueError:
+        return None
 
 
 def sglang_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str, int]) -> None:

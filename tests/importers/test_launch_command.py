@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvcanary.config.settings import Settings
 from kvcanary.importers.detect import read_text
 from kvcanary.importers.result import ImportResult, Unresolved
 
@@ -428,3 +429,30 @@ def test_names_of_vllm_releases_old_and_new() -> None:
     assert {"older flag: --use-v2-block-manager", "older flag: --speculative-model", "unknown flag: --no-such-thing"} <= set(found)
     assert not any("--max-num-active-seqs" in message for message in found)
     assert "vLLM 0.33.0" in next(finding.why for finding in result.findings if finding.message == "unknown flag: --no-such-thing")
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "switch"),
+    [
+        ("4096", 4096, None),
+        ("1_000", 1000, None),
+        ("1", 1, True),
+        ("Y", None, True),
+        ("No", None, False),
+        # What only looks like a value: SGLang's readers are int() and eight words.
+        ("16k", None, None),
+        ("2^10", None, None),
+        ("on", None, None),
+        ("", None, None),
+    ],
+)
+def test_the_environment_is_read_as_sglang_reads_it(text: str, number: int | None, switch: bool | None) -> None:
+    names = {"ring_capacity": "SGLANG_KV_CANARY_RING_CAPACITY", "verify_v_half": "SGLANG_KV_CANARY_ENABLE_MHA_V"}
+    result = read_text(" ".join(f"{name}={text}" for name in names.values()) + " python -m sglang.launch_server --tp 2")
+    for field, value, rule in (
+        ("ring_capacity", number, "a whole number in plain digits"),
+        ("verify_v_half", switch, "true, 1, yes or y, or false, 0, no or n"),
+    ):
+        taken = Settings().to_flat()[field] if value is None else value
+        assert result.fields[field].value == taken
+        assert (f"{names[field]} must be {rule}, got {text!r}" in messages(result)) is (value is None)
