@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvcanary.faults.injectors import FaultRecord
 from kvcanary.lab.campaign import DEFAULT_CONFIGS, CampaignPlan, CampaignRun, summarise
 from kvcanary.lab.frontier import answer, best_cost, by_cost, config_costs, headline, latency_curves, launch_settings
@@ -82,3 +84,9 @@ def test_the_sentences_name_flags_share_steps_and_price() -> None:
         "The canary reports from 0 % (chain only) to 75 % (partial) of the injected faults, kvcanary's strict checks 100 %."
     )
     assert "0 of 1 faults are out of reach" in head
+
+
+def test_a_cell_that_has_not_run_yet_is_no_cell_without_a_victim() -> None:
+    idle = [replace(one, changed=0, latency_steps=None) for one in RUNS if one.key[2] == "partial"]
+    cells = {cell.config: cell for cell in summarise(PLAN, idle)}
+    assert [(cells[name].outcome, cells[name].runs) for name in ("partial", "strict")] == [("no victim", 4), ("not run", 0)]
