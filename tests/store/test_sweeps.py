@@ -214,11 +214,13 @@ def test_a_sweep_that_is_asked_to_stop_says_so_of_each_point(
     jobs: type[ScriptedJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
+    later: list[str] = []
 
     def running(self: ScriptedJobs, run_id: str) -> SimpleNamespace:
-        """Goes on until it is asked to stop."""
+        """Goes on until it is asked to stop, and for two more looks."""
         record = RunFolder(self.root / "runs" / run_id).read_record()
-        return SimpleNamespace(record=replace(record, state=RunState.STOPPED if asked else RunState.RUNNING))
+        later.extend(asked[:1])
+        return SimpleNamespace(record=replace(record, state=RunState.STOPPED if len(later) > 2 else RunState.RUNNING))
 
     monkeypatch.setattr(jobs, "script", [RunState.STOPPED] * 3)
     monkeypatch.setattr(jobs, "status", running)
