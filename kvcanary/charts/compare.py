@@ -112,7 +112,7 @@ def _intervals(spans: Sequence[_Span], theme: ThemeName, title: str, same: float
             continue
         figure.add_trace(
             go.Scatter(
-                x=[span.value for span in shown], y=[span.name for span in shown], mode="markers", name=outcome,
+                x=[span.value for span in shown], y=[chart_text(span.name) for span in shown], mode="markers", name=outcome,
                 marker={"symbol": symbol, "size": 10, "color": pick(colors, theme), "line": {"width": 2, "color": pick(colors, theme)}},
                 error_x={
                     "type": "data", "symmetric": False, "thickness": 2, "color": pick(colors, theme),
@@ -129,7 +129,7 @@ def _intervals(spans: Sequence[_Span], theme: ThemeName, title: str, same: float
     # A lone outcome has its legend too: colour and mark alone say nothing. Two short lines of title fit below the plot of a phone.
     return style(
         figure, theme, height=126 + 22 * len(spans), showlegend=True, xaxis={"title": title},
-        yaxis={"categoryorder": "array", "categoryarray": [span.name for span in spans][::-1]},
+        yaxis={"categoryorder": "array", "categoryarray": [chart_text(span.name) for span in spans][::-1]},
     )  # fmt: skip
 
 

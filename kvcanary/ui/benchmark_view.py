@@ -42,13 +42,13 @@ def controls(current: state.Current) -> None:
             "Model step", key="step_time", placeholder="such as 20 ms", width=140, persist_state="session",
             help="Time of one forward of your model, if you know it: the canary's time per forward is then also shown as a share of it.",
         )  # fmt: skip
-    step_time_s, problem = _step_time(step_text)
-    problem = _problem(current) or problem
+    step_time_s, no_time = _step_time(step_text)
+    problem = _problem(current)
     spec = BenchmarkSpec(
         settings=current.settings.to_flat(), preset=effort, backend=backend, device=device, faults=faults, step_time_s=step_time_s
     )
     sentence = ""
-    if not problem:
+    if not problem and not no_time:
         try:
             sentence = plan_benchmark(spec).sentence
         except KvCanaryError as error:
@@ -56,13 +56,16 @@ def controls(current: state.Current) -> None:
     if problem:
         style.verdict(f"Cannot run: {problem}", "error")
         st.page_link("pages/plan.py", label="Correct the settings on Plan", icon=":material/tune:")
+    elif no_time:
+        style.verdict(f"Cannot run: {no_time}", "error")
     else:
         sentence += "" if backend == "auto" else f" Backend: {backend}."
     queued = len(services.jobs().active())
     label = "Run" if not queued else f"Queue behind {queued}"
     with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
         st.button(
-            label, key="run", type="secondary" if queued else "primary", disabled=bool(problem), on_click=_start, args=(spec,),
+            label, key="run", type="secondary" if queued else "primary", disabled=bool(problem or no_time), on_click=_start,
+            args=(spec,),
             icon=":material/play_arrow:",
         )  # fmt: skip
         if sentence:

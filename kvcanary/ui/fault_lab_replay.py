@@ -91,7 +91,8 @@ def _where(played: Replay, record: FaultRecord) -> str:
     if not record.slots:
         cells = list(dict.fromkeys((op.rid, op.position) for op in record.ops if op.rid >= 0))
         tokens = [f"position {position} of request {rid}" for rid, position in cells]
-        return f" at {' and '.join(tokens[:3])} in the {_GROUP_NAMES[played.group]}" if tokens else ""
+        more = " and others" if len(tokens) > 3 else ""
+        return f" at {' and '.join(tokens[:3])}{more} in the {_GROUP_NAMES[played.group]}" if tokens else ""
     slots = ", ".join(format_count(slot) for slot in record.slots[:4]) + (" and more" if len(record.slots) > 4 else "")
     readers = ", ".join(map(str, record.rids[:3])) + (" and others" if len(record.rids) > 3 else "")
     who = f", which request{'s' if len(record.rids) > 1 else ''} {readers} use{'' if len(record.rids) > 1 else 's'}" if record.rids else ""

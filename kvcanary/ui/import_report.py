@@ -74,10 +74,11 @@ def _filled(result: ImportResult) -> str:
     if chosen:
         text += f" Not stated, so chosen as SGLang does: {', '.join(chosen)}."
     if ImportKind.COMMAND in (result.parts or (result.kind,)) and not state.texts()["device_memory_bytes"]:
-        pool = (
-            "" if "pool_slot_count" in state.sources() else f" {group_digits(state.texts()['pool_slot_count'])} KV slots are a placeholder:"
-        )
-        text += f"{pool} pick an accelerator under Memory, and Choices works out what the command leaves to SGLang."
+        if "pool_slot_count" not in state.sources():
+            text += f" {group_digits(state.texts()['pool_slot_count'])} KV slots are a placeholder: pick"
+        else:
+            text += " Pick"
+        text += " an accelerator under Memory, and Choices works out what the command leaves to SGLang."
     return text
 
 

@@ -13,6 +13,8 @@ LOG, SLOT = "log", "slot"
 PARAMETERS = (LOG, *FACETS)
 _SEPARATOR = "|"
 _FILTERS, _SLOT, _LOG, _WRITTEN = "inspect_filters", "inspect_slot", "inspect_log", "inspect_address"
+# What was wrong with the slot number that was typed last; over with the next choice.
+SLOT_PROBLEM = "inspect_slot_problem"
 _LABEL_LIMIT = 50
 
 
@@ -71,6 +73,7 @@ def chosen_slot() -> int | None:
 def choose_slot(slot: int | None) -> None:
     """Open the card of a slot."""
     st.session_state[_SLOT] = slot
+    st.session_state[SLOT_PROBLEM] = ""
 
 
 def named_log() -> str:

@@ -25,7 +25,7 @@ _TOGETHER, _EACH = "all ranks together", "one map per rank"
 _SMALL_COLUMNS, _SMALL_ROWS = 96, 40
 _MAPS = 16
 _TABLE_LIMIT = 500
-_TYPED, _PROBLEM = "inspect_typed", "inspect_slot_problem"
+_TYPED = "inspect_typed"
 
 
 def draw(found: Loaded) -> None:
@@ -47,8 +47,8 @@ def draw(found: Loaded) -> None:
         choice = _TOGETHER
         if len(ranks) > 1:
             choice = st.selectbox("Map of", [_TOGETHER, _EACH, *ranks], key="inspect_map_of", persist_state="session", width=240)
-        st.text_input("Go to slot", key=_TYPED, placeholder=f"0 to {pool.num_slots - 1}", on_change=_take_typed, width=200)
-    style.line(st.session_state.get(_PROBLEM, ""), "error")
+        st.text_input("Go to slot", key=_TYPED, placeholder=f"0 to {format_count(pool.num_slots - 1)}", on_change=_take_typed, width=200)
+    style.line(st.session_state.get(address.SLOT_PROBLEM, ""), "error")
     left, right = st.columns([3, 2], gap="medium")
     with left:
         if choice == _EACH:
@@ -178,9 +178,9 @@ def _take_mark(key: str) -> None:
 
 def _take_typed() -> None:
     text = st.session_state[_TYPED] or ""
-    st.session_state[_PROBLEM] = ""
+    st.session_state[address.SLOT_PROBLEM] = ""
     try:
         if text.strip():
             address.choose_slot(parse_integer(text))
     except ConfigError as error:
-        st.session_state[_PROBLEM] = f"slot {error}"
+        st.session_state[address.SLOT_PROBLEM] = f"slot {error}"

@@ -178,7 +178,9 @@ def opened() -> None:
 def _one(run_id: str) -> None:
     store = services.runs()
     row, record = store.row(run_id), store.record(run_id)
-    st.subheader(f"{record.kind.capitalize()} of {datetime.fromtimestamp(record.created_s, UTC):%Y-%m-%d %H:%M} UTC", anchor=False)
+    st.subheader(
+        f"{markdown_text(record.kind.capitalize())} of {datetime.fromtimestamp(record.created_s, UTC):%Y-%m-%d %H:%M} UTC", anchor=False
+    )
     style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", VERDICT_KINDS[record.verdict])
     if record.state.active:
         progress.panel(run_id)

@@ -19,7 +19,7 @@ from kvcanary.ui import state, style
 from kvcanary.units import format_count, parse_integer
 
 TABLE_LIMIT = 1000
-_SLOT, _TYPED = "slot", "slot_number"
+_SLOT, _TYPED, _PROBLEM = "slot", "slot_number", "slot_problem"
 _CONFIG = {"displayModeBar": False}
 # What is worth saying about a neighbour; the window beside the card shows the rest.
 _TELLING = (SlotStatus.INJECTED, SlotStatus.CORRUPTED)
@@ -43,9 +43,14 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
     with right:
         _bad_table(run_id, status, cards)
         st.text_input(
-            "Go to slot", key=_TYPED, placeholder=f"0 to {len(status) - 1}", on_change=_take_typed, args=(len(status),), live="400ms"
+            "Go to slot",
+            key=_TYPED,
+            placeholder=f"0 to {format_count(len(status) - 1)}",
+            on_change=_take_typed,
+            args=(len(status),),
+            live="400ms",
         )
-        style.line(st.session_state.get("slot_problem", ""), "error")
+        style.line(st.session_state.get(_PROBLEM, ""), "error")
     slot = chosen_slot(len(status))
     if slot is None:
         style.caption("Choose a marked tile, a row of the table or a number to see single slots.")
@@ -71,6 +76,7 @@ def chosen_slot(num_slots: int) -> int | None:
 
 def _choose(slot: int) -> None:
     st.query_params[_SLOT] = str(slot)
+    st.session_state[_PROBLEM] = ""
 
 
 def _take_mark(key: str) -> None:
@@ -83,7 +89,7 @@ def _take_mark(key: str) -> None:
 
 def _take_typed(num_slots: int) -> None:
     text = st.session_state[_TYPED] or ""
-    st.session_state["slot_problem"] = ""
+    st.session_state[_PROBLEM] = ""
     if not text.strip():
         return
     try:
@@ -91,7 +97,7 @@ def _take_typed(num_slots: int) -> None:
         if not 0 <= slot < num_slots:
             raise ConfigError(f"must be between 0 and {format_count(num_slots - 1)}, got {format_count(slot)}")
     except ConfigError as error:
-        st.session_state["slot_problem"] = f"slot {error}"
+        st.session_state[_PROBLEM] = f"slot {error}"
     else:
         _choose(slot)
 

@@ -119,3 +119,13 @@ def test_a_lone_outcome_is_named_and_no_axis_title_is_wider_than_a_phone(store: 
     for figure in pictures:
         assert figure.layout.showlegend
         assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 18
+
+
+def test_names_from_a_stored_file_are_text_in_a_chart(store: Store, tmp_path: Path) -> None:
+    first, second = (
+        store_run(tmp_path, number, measured=[replace(point, layout="<b>bold</b>") for point in points(seed=number)]) for number in (1, 2)
+    )
+    ratios = next(section for section in compare_sections(store, [first, second]) if section.heading == "Ratios")
+    drawn = ratios.pictures[0].draw("light")
+    assert not [name for trace in drawn.data for name in trace.y if "<b>" in name]
+    assert set(drawn.layout.yaxis.categoryarray) == {name for trace in drawn.data for name in trace.y}

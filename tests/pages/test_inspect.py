@@ -287,3 +287,13 @@ def test_a_choice_of_a_view_outlives_a_visit_to_another_page_but_not_its_log() -
     paste(app, other)
     assert not app.exception
     assert app.selectbox(key="inspect_map_of").value == "all ranks together"
+
+
+def test_a_slot_number_that_cannot_be_read_is_forgotten_when_a_slot_is_chosen() -> None:
+    app = open_page()
+    app.button(key="inspect_example").click().run()
+    app.text_input(key="inspect_typed").set_value("many").run()
+    assert "slot must be" in html(app)
+    app.button(key="inspect_go.followed by slot.4105").click().run()
+    assert "slot must be" not in html(app)
+    assert "<b>Slot 4\u202f105</b>" in html(app)

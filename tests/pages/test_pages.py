@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.ui import services, state
+from tests.stored_runs import points, store_run
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -124,6 +125,15 @@ def test_benchmark_refuses_settings_that_do_not_start() -> None:
     app.switch_page("pages/benchmark.py").run()
     assert "Cannot run: kv-canary: pool_slot_count must be positive, got 0" in html(app)
     assert app.button(key="run").disabled
+    assert [link.proto.label for link in app.get("page_link")] == ["Correct the settings on Plan"]
+
+
+def test_a_model_step_that_is_no_time_is_not_sent_to_plan() -> None:
+    app = open_app().switch_page("pages/benchmark.py").run()
+    app.text_input(key="step_time").set_value("soon").run()
+    assert "Cannot run: Model step" in html(app)
+    assert app.button(key="run").disabled
+    assert not app.get("page_link")
 
 
 def test_a_quick_run_ends_with_a_verdict_a_chart_and_a_slot_card() -> None:
@@ -143,3 +153,15 @@ def test_a_quick_run_ends_with_a_verdict_a_chart_and_a_slot_card() -> None:
     assert "bits that differ" in html(app)
     app.text_input(key="slot_number").set_value("20001000").run()
     assert "slot must be between 0 and" in html(app)
+
+
+def test_a_slot_that_is_not_there_is_forgotten_when_one_is_chosen(home: Path) -> None:
+    run = store_run(home, 1, measured=points(), map_slots=500)
+    app = open_app(run=run).switch_page("pages/benchmark.py").run()
+    app.text_input(key="slot_number").set_value("9999").run()
+    assert "slot must be between 0 and 499, got 9" in html(app)
+    app.text_input(key="slot_number").set_value("250").run()
+    assert "slot must be between" not in html(app)
+    app.text_input(key="slot_number").set_value("9999").run()
+    app.button(key="go.predecessor").click().run()
+    assert "slot must be between" not in html(app)

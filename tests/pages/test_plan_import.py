@@ -58,6 +58,8 @@ def test_two_pieces_at_once_and_a_third_that_cannot_be_read() -> None:
 def test_a_command_is_completed_as_the_engine_would_where_the_device_is_known() -> None:
     without = paste(open_plan(), COMMAND)
     assert "KV slots are a placeholder: pick an accelerator under Memory" in html(without)
+    stated = paste(paste(open_plan(), "[2026-02-03 04:05:06] max_total_num_tokens=70000, context_len=6000"), COMMAND)
+    assert ". Pick an accelerator under Memory, and Choices works out what the command leaves to SGLang." in html(stated)
     app = open_plan(
         **{name: MODEL[name] for name in ("device_memory_bytes", "weight_bytes", "num_layers", "num_kv_heads", "head_dim", "model_dtype")}
     )

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,11 @@ def test_runs_with_hostile_labels_beside_each_other(home: Path) -> None:
         app = open_app(run=",".join(chosen)).switch_page("pages/runs.py").run()
         assert check(app) >= 2
     assert len([head for head in app.subheader if MARK in head.value]) == 2, "two runs are compared with the first, under their names"
+
+
+def test_a_stored_run_of_a_hostile_kind(home: Path) -> None:
+    run_id = store_run(home, 1, kind="benchmark")
+    folder = RunFolder(home / "runs" / run_id)
+    folder.write_record(replace(folder.read_record(), kind="*bold*"))
+    app = open_app(run=run_id).switch_page("pages/runs.py").run()
+    assert app.subheader[0].value.startswith("\\*bold\\* of 2023")
