@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcanary.config.findings import Finding
 from kvcanary.importers.arguments import table
-from kvcanary.importers.flags import distinct
+from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.shell_expand import Word
 
 PROGRAM = re.compile(
@@ -60,6 +60,16 @@ class Found:
             command.env = {**env, **command.env}
             self.commands.append(command)
         self.findings = distinct([*self.findings, *findings])
+
+
+def open_variables(variables: Mapping[str, str]) -> list[Finding]:
+    """Canary variables among these, whose values are not in the text, as typed there."""
+    why = "A variable or a branch decides it where the server is started; the setting was left as it is."
+    return [
+        note("open-variable", f"{name} is not known from the text, got {text[:60]!r}", why)
+        for name, text in variables.items()
+        if ENV_NAMES.fullmatch(name)
+    ]
 
 
 def is_flag(text: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kvcanary.config.findings import Severity
-from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, takes_positional
-from kvcanary.importers.flags import note
+from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, open_variables, takes_positional
+from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.shell import RawWord, Statement, read_shell
 from kvcanary.importers.shell_expand import MAX_DEPTH, Variables, Word, assignments, expand
 
@@ -118,19 +118,25 @@ class _Shell:
                 self._say("not-exported", f"{name} is set but not exported", "The server does not see it; put export before it.")
         else:
             self.exports = {**plain, **self.exports}
+        self.found.findings = distinct([*self.found.findings, *open_variables(self.variables.open)])
         self.found.env = dict(self.exports)
 
 
 def prefix_environment(words: Iterable[RawWord], variables: Variables) -> dict[str, str]:
-    """NAME=value before the program, also behind -e, --env and --env=."""
+    """NAME=value before the program, also behind -e, --env and --env=. One without a value in the text goes to the open variables."""
     found: dict[str, str] = {}
+
+    def put(name: str, value: str, unresolved: bool) -> None:
+        if ENV_NAMES.fullmatch(name) and unresolved:
+            variables.open[name] = value
+        elif ENV_NAMES.fullmatch(name):
+            found[name] = value
+
     for word in words:
         text = word.text
         if text.startswith(("--env=", "-e=")):
             name, _, value = text.partition("=")[2].partition("=")
-            if ENV_NAMES.fullmatch(name) and "$" not in value:
-                found[name] = value
+            put(name, value, "$" in value)
     for name, value_word in assignments(list(words), variables):
-        if ENV_NAMES.fullmatch(name) and not value_word.unresolved:
-            found[name] = value_word.text
+        put(name, value_word.text, value_word.unresolved)
     return found

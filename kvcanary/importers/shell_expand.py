@@ -32,12 +32,14 @@ class Word:
 class Variables:
     """Variables assigned in the text itself: a value, a list of words, or None where the value cannot be known.
 
+    exported and plain are the settled ones, open those whose value is not in the text, as typed.
     room: how much more expansions may come to; without room they stay as typed.
     """
 
     values: dict[str, str | list[Word] | None] = field(default_factory=dict)
     exported: dict[str, Word] = field(default_factory=dict)
     plain: dict[str, Word] = field(default_factory=dict)
+    open: dict[str, str] = field(default_factory=dict)
     room: int = MAX_EXPANDED
 
     def spend(self, size: int) -> bool:
@@ -81,8 +83,11 @@ class Variables:
             text = None  # Whether the branch was taken is not in the text.
         self.values[name] = text
         target = self.exported if export else self.plain
-        if text is not None:
+        if text is None:
+            self.open[name] = expanded.text
+        else:
             target[name] = Word(text, word.line)
+            self.open.pop(name, None)
 
 
 def _without_prefix(word: RawWord, size: int) -> RawWord:

@@ -18,9 +18,10 @@ from kvcanary.importers.commands import (
     find_program,
     guess_engine,
     is_flag,
+    open_variables,
     takes_positional,
 )
-from kvcanary.importers.flags import note
+from kvcanary.importers.flags import distinct, note
 from kvcanary.importers.shell import read_shell
 from kvcanary.importers.shell_commands import in_shell, prefix_environment
 from kvcanary.importers.shell_expand import Variables, Word, expand
@@ -50,7 +51,7 @@ def _container(mapping: yaml_text.Mapping, found: Found) -> None:
         mapping.get("script"),
         mapping.get("cmd"),
     ]
-    env = _yaml_environment(mapping)
+    env = _yaml_environment(mapping, found)
     image = mapping.get("image")
     image_name = image.text if isinstance(image, yaml_text.Scalar) else ""
     words: list[Word] = []
@@ -65,7 +66,9 @@ def _container(mapping: yaml_text.Mapping, found: Found) -> None:
                 continue
             # One command line, perhaps the first half of it: an entry point before its arguments.
             for statement in statements:
-                env.update(prefix_environment(statement.words, Variables()))
+                variables = Variables()
+                env.update(prefix_environment(statement.words, variables))
+                found.findings = distinct([*found.findings, *open_variables(variables.open)])
                 words += [word for raw in statement.words for word in expand(raw, Variables())]
     if words and any(PROGRAM.search(word.text) or word.text.startswith("--") for word in words):
         _container_words(words, env, image_name, found)
@@ -112,7 +115,7 @@ def _item(item: yaml_text.Scalar, env: dict[str, str]) -> Iterator[Word]:
         yield Word(filled, item.line, unresolved=unresolved, quoted=True)
 
 
-def _yaml_environment(mapping: yaml_text.Mapping) -> dict[str, str]:
+def _yaml_environment(mapping: yaml_text.Mapping, found: Found) -> dict[str, str]:
     env: dict[str, str] = {}
     node = mapping.get("environment", "env")
     if isinstance(node, yaml_text.Mapping):
@@ -125,6 +128,7 @@ def _yaml_environment(mapping: yaml_text.Mapping) -> dict[str, str]:
             name_node, value_node = item.get("name"), item.get("value")
             if isinstance(name_node, yaml_text.Scalar) and isinstance(value_node, yaml_text.Scalar):
                 env[name_node.text] = value_node.text
+    found.findings = distinct([*found.findings, *open_variables({name: value for name, value in env.items() if "$" in value})])
     return {name: value for name, value in env.items() if ENV_NAMES.fullmatch(name) and "$" not in value}
 
 

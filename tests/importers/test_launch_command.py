@@ -456,3 +456,36 @@ def test_the_environment_is_read_as_sglang_reads_it(text: str, number: int | Non
         taken = Settings().to_flat()[field] if value is None else value
         assert result.fields[field].value == taken
         assert (f"{names[field]} must be {rule}, got {text!r}" in messages(result)) is (value is None)
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("SGLANG_KV_CANARY_RING_CAPACITY=$R python -m sglang.launch_server --tp 2", "$R"),
+        ("export SGLANG_KV_CANARY_RING_CAPACITY=${R:-5}\npython -m sglang.launch_server --tp 2", "${R:-5}"),
+        ("docker run --env=SGLANG_KV_CANARY_RING_CAPACITY=$R o/sglang:1 python3 -m sglang.launch_server --tp 2", "$R"),
+        ("if x; then\nexport SGLANG_KV_CANARY_RING_CAPACITY=9\nfi\npython -m sglang.launch_server --tp 2", "9"),
+        (
+            "services:\n  s:\n    environment:\n      - SGLANG_KV_CANARY_RING_CAPACITY=${R}\n    command: python3 -m sglang.launch_server --tp 2",
+            "${R}",
+        ),
+        (
+            "containers:\n- env:\n  - name: SGLANG_KV_CANARY_RING_CAPACITY\n    value: $(R)\n"
+            '  command: ["python3", "-m", "sglang.launch_server", "--tp", "2"]',
+            "$(R)",
+        ),
+        ("services:\n  s:\n    command: SGLANG_KV_CANARY_RING_CAPACITY=$R python3 -m sglang.launch_server --tp 2", "$R"),
+    ],
+)
+def test_a_canary_variable_without_a_value_in_the_text_is_named(text: str, typed: str) -> None:
+    result = read_text(text)
+    assert result.arguments == {"tp_size": 2}
+    assert (result.env, "ring_capacity" in result.fields) == ({}, False)
+    assert f"SGLANG_KV_CANARY_RING_CAPACITY is not known from the text, got {typed!r}" in messages(result)
+
+
+def test_a_variable_that_gets_its_value_later_is_known() -> None:
+    text = "export SGLANG_KV_CANARY_RING_CAPACITY=$R\nexport SGLANG_KV_CANARY_RING_CAPACITY=9\npython -m sglang.launch_server --tp 2"
+    result = read_text(text)
+    assert result.fields["ring_capacity"].value == 9
+    assert not any("is not known" in message for message in messages(result))
