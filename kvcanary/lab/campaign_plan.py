@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvcanary.errors import ConfigError
@@ -86,3 +87,8 @@ class CampaignRun:
     def detected(self) -> bool:
         """Whether anything was reported at or after the fault."""
         return self.latency_steps is not None
+
+
+def canary_s_per_step(runs: Iterable[CampaignRun]) -> float:
+    """Seconds of the canary per step: the median of the runs, so that one that had to wait for a processor counts as one. 0 without any."""
+    return statistics.median([run.canary_s / run.steps for run in runs if run.steps] or [0.0])

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.faults.catalogue import find, reach
-from kvcanary.lab.campaign_plan import CampaignPlan, CampaignRun
+from kvcanary.lab.campaign_plan import CampaignPlan, CampaignRun, canary_s_per_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class CellSummary:
 
     visible, certain and reason come from the catalogue: a cell that is not visible is out of reach, not missed. unexpected counts
     reports of such a cell: something that the catalogue does not know. Percentiles are over the detected runs, medians over the injected
-    ones, cost over all.
+    ones, cost over all: entries as a mean, seconds as in `campaign_plan.canary_s_per_step`.
     """
 
     kind: str
@@ -117,7 +117,7 @@ def _summary(kind: str, variant: str, name: str, config: CanaryConfig, runs: Seq
         skipped=sum(run.skipped for run in runs),
         false_causes=_sum(run.false_causes for run in runs),
         verified_per_step=sum(run.verified for run in runs) / steps,
-        canary_s_per_step=sum(run.canary_s for run in runs) / steps,
+        canary_s_per_step=canary_s_per_step(runs),
         runs=len(runs),
     )
 

@@ -10,13 +10,15 @@ import numpy as np
 from kvcanary.config.settings import flag_text
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.lab.campaign import CampaignPlan, CampaignRun, CellSummary
+from kvcanary.lab.campaign_plan import canary_s_per_step
 from kvcanary.layout import RealKvHashMode
 from kvcanary.units import format_fraction, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigCost:
-    """One configuration over all faults of a campaign. verified_per_step: entries checked per forward; canary_s_per_step: measured seconds.
+    """One configuration over all faults of a campaign. verified_per_step: entries checked per forward, a mean; canary_s_per_step: measured
+    seconds, as in `campaign_plan.canary_s_per_step`.
 
     Latencies are over the reported faults: steps, and tokens that all requests computed from the fault to the report.
 
@@ -77,7 +79,7 @@ def _cost(name: str, runs: Sequence[CampaignRun]) -> ConfigCost:
         injected=len(injected),
         detected=len(latencies),
         verified_per_step=sum(run.verified for run in runs) / steps,
-        canary_s_per_step=sum(run.canary_s for run in runs) / steps,
+        canary_s_per_step=canary_s_per_step(runs),
         latency_p90=_percentile(latencies, 90),
         on_frontier=False,
         latency_tokens_p90=_percentile(tokens, 90),

@@ -46,6 +46,13 @@ def test_latency_in_tokens_has_a_point_for_each_report_and_ends_where_all_curves
     assert [partial.share_at(value) for value in (0, 29.9, 30, 162, 1000)] == [0.0, 0.0, 0.25, 0.5, 0.75]
 
 
+def test_a_run_that_had_to_wait_changes_no_cost() -> None:
+    waited = [*RUNS[:3], run("partial", 3, None, 9.0), *RUNS[4:]]
+    assert config_costs(PLAN, waited) == COSTS
+    assert summarise(PLAN, waited) == CELLS
+    assert config_costs(PLAN, [replace(RUNS[0], steps=0, canary_s=0.0)])[0].canary_s_per_step == 0.0
+
+
 def test_costs_are_per_step_and_ordered() -> None:
     ordered = by_cost(COSTS)
     assert [row.config for row in ordered] == ["chain only", "partial", "strict"]
