@@ -19,6 +19,8 @@ from kvcanary.units import MIB
 MAX_PREFILL_TOKENS = 16384
 REQUESTS_FLOOR, REQUESTS_CEILING, REQUESTS_PER_CONTEXT = 2048, 4096, 512
 ROW_SPARE_TOKENS = 4
+# Far above any batch that runs; a list of steps up to a number that somebody typed would fill any memory.
+MAX_LISTED_BATCH = 1 << 20
 POST_CAPTURE_RESERVE_MIB, META_RESERVE_MIB, LARGE_DEVICE_MIB, LARGE_DEVICE_RESERVE_MIB = 1536, 512, 60 * 1024, 10 * 1024
 
 
@@ -120,9 +122,16 @@ def _tier_text(device_memory_bytes: int | None, tier: Tier) -> str:
 
 
 def capture_batch_sizes(max_bs: int, *, speculative: bool = False, padding: bool = True) -> tuple[int, ...]:
-    """Decode batches that are captured, ascending; a max_bs that is no step of the list is added."""
+    """Decode batches that are captured, ascending; a max_bs that is no step of the list is added.
+
+    Raises ConfigError for a batch that no list of batches is made for.
+    """
     if max_bs < 1:
         return ()
+    if max_bs > MAX_LISTED_BATCH:
+        raise ConfigError(
+            f"cuda_graph_max_bs must be at most {MAX_LISTED_BATCH} to list its batches, got {max_bs}; lower --cuda-graph-max-bs-decode"
+        )
     if not padding:
         return tuple(range(1, max_bs + 1))
     if speculative:
@@ -133,10 +142,10 @@ def capture_batch_sizes(max_bs: int, *, speculative: bool = False, padding: bool
     return tuple(sizes if max_bs in sizes else [*sizes, max_bs])
 
 
-def prefill_capture_sizes(max_tokens: int) -> tuple[int, ...]:
-    """Token counts that are captured for prefill graphs, ascending."""
+def prefill_captures(max_tokens: int) -> int:
+    """How many token counts are captured for prefill graphs, of 4 up to `max_tokens`; counted and not listed, because any number can be asked."""
     steps = [*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256)]
-    return tuple(size for size in [*steps, *range(4608, max_tokens + 1, 512)] if size <= max_tokens)
+    return len([size for size in steps if size <= max_tokens]) + len(range(4608, max_tokens + 1, 512))
 
 
 def mem_fraction_static(settings: Settings, *, latent: bool = False, standalone_draft: bool = False, rules: RuleSet = CURRENT) -> Derived:
@@ -208,7 +217,7 @@ def _graph_reserve(settings: Settings, latent: bool) -> list[tuple[str, float]]:
             found.append((f"1.5 x {max_bs} x {batch.dp_size}", 1.5 * max_bs * batch.dp_size))
     if batch.cuda_graph_backend_prefill != "disabled":
         chunk = batch.chunked_prefill_size or 0
-        sizes = len(prefill_capture_sizes(chunk))
+        sizes = prefill_captures(chunk)
         found.append(("1536", 1536) if latent else (f"8 x {sizes}", 8 * sizes))
     return found
 

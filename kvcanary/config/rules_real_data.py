@@ -15,7 +15,7 @@ from kvcanary.errors import ConfigError
 
 
 def _rows(settings: Settings) -> list[tuple[str, int, int]]:
-    """(field of the head size, head size, bytes of one layer-0 row on one rank) of each row that a hash would read, as far as known.
+    """(field of the head size, head size, bits per unit of it) of one layer-0 row on one rank, for each row that a hash would read.
 
     K before V, the full pool before the window pool, as SGLang attaches them. DeepSeek-V4 pools are never hashed.
     """
@@ -37,7 +37,7 @@ def _rows(settings: Settings) -> list[tuple[str, int, int]]:
         size = getattr(model, field)
         on_rank = heads_per_rank(heads, ranks) if heads is not None and heads > 0 else None
         if on_rank is not None and size is not None and size > 0:
-            rows.append((field, size, on_rank * size * STORAGE[kv_dtype].bits // 8))
+            rows.append((field, size, on_rank * STORAGE[kv_dtype].bits))
     return rows
 
 
@@ -46,11 +46,12 @@ def row_bytes(settings: Settings) -> Iterator[Finding]:
     if not canary_on(settings) or settings.canary.real_data == "none":
         return
     align = layout.REAL_KV_ALIGNMENT
-    for field, size, row in _rows(settings):
-        if row % align:
+    for field, size, bits in _rows(settings):
+        if (row := size * bits // 8) % align:
             message = f"kv-canary: num_bytes_per_token must be a positive multiple of {align}, got {row}"
             why = "The hash of real KV reads 16 bytes at a time and cannot read such a row. Without the hash the same pool is fine."
-            nearest = next(dim for dim in range(size + 1, size + 257) if row * dim % (size * align) == 0)
+            # Bits are a multiple of 4, so one of 32 sizes in a row fills whole 16 bytes.
+            nearest = next(dim for dim in range(size + 1, size + 33) if dim * bits // 8 % align == 0)
             heads = "swa_num_kv_heads" if field.startswith("swa_") and settings.model.swa_num_kv_heads is not None else "num_kv_heads"
             yield error(
                 "row_bytes", ("real_data", heads, field, "kv_dtype"), message, why, fix("real_data", "none"),
@@ -64,7 +65,7 @@ def real_data_coverage(settings: Settings) -> Iterator[Finding]:
     if not canary_on(settings):
         return
     depth, rows = settings.canary.real_data, _rows(settings)
-    row = f"{rows[0][2]} bytes" if rows else "the bytes"
+    row = f"{rows[0][1] * rows[0][2] // 8} bytes" if rows else "the bytes"
     if settings.pool.pool_class == DSV4_POOL_CLASS and depth != "none":
         message = "this pool has no real-KV hash: its 584 bytes per token are no multiple of 16"
         yield note("real_data_coverage", ("real_data",), message, "Changed KV bytes are not seen, whatever is chosen here.")

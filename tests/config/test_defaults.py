@@ -54,7 +54,14 @@ def test_capture_list_lengths() -> None:
     assert defaults.capture_batch_sizes(36, speculative=True)[-4:] == (28, 30, 32, 36)
     assert defaults.capture_batch_sizes(5, padding=False) == (1, 2, 3, 4, 5)
     assert defaults.capture_batch_sizes(0) == ()
-    assert defaults.prefill_capture_sizes(5120)[-3:] == (4096, 4608, 5120)
+
+
+def test_numbers_without_end_are_counted_or_refused_and_never_listed() -> None:
+    # 8 + 14 + 8 + 8 + 12 steps up to 4096, then every 512.
+    assert [defaults.prefill_captures(tokens) for tokens in (3, 4, 4096, 4607, 4608, 5120)] == [0, 1, 50, 50, 51, 52]
+    assert defaults.prefill_captures(2**63 - 1) == 50 + (2**63 - 1 - 4096) // 512
+    with pytest.raises(ConfigError, match=r"cuda_graph_max_bs must be at most 1048576 to list its batches, got 9223372036854775807"):
+        defaults.capture_batch_sizes(2**63 - 1)
 
 
 @given(st.integers(1, 1500), st.booleans(), st.booleans())
@@ -86,7 +93,7 @@ def test_static_fraction_of_parallel_and_graph_settings() -> None:
         (90000 - (512 + 12288 + 1024 + 640 + 3 * 320 * 4 + 1.5 * 320 * 4)) / 90000, 3
     )
     assert static(cuda_graph_backend_decode="disabled") == round((90000 - 12928) / 90000, 3)
-    sizes = len(defaults.prefill_capture_sizes(8192))
+    sizes = defaults.prefill_captures(8192)
     assert static(cuda_graph_backend_prefill="breakable") == round((90000 - 13440 - 8 * sizes) / 90000, 3)
     assert static(cuda_graph_backend_prefill="breakable", latent=True) == round((90000 - 13440 - 1536) / 90000, 3)
     assert static(chunked_prefill_size=-1, max_prefill_tokens=20000) == round((90000 - 512 - 30000 - 128 - 512) / 90000, 3)

@@ -83,9 +83,17 @@ def test_a_device_from_the_list_is_no_device_type(device: str, written: bool) ->
 @pytest.mark.parametrize(
     ("values", "chunk", "requests"),
     [
-        ({"chunked_prefill_size": 1500, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 25, "max_running_requests": 101}, 6003, 101),
+        (
+            {"chunked_prefill_size": 1500, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 25, "max_running_requests": 101},
+            6003,
+            101,
+        ),
         # Changed since: the command is that of the plan, not what was asked for once.
-        ({"chunked_prefill_size": 750, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 20, "max_running_requests": 101}, 3000, 80),
+        (
+            {"chunked_prefill_size": 750, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 20, "max_running_requests": 101},
+            3000,
+            80,
+        ),
         ({"chunked_prefill_size": -1, "global_chunked_prefill_size": 6003, "req_to_token_pool_size": 20}, -1, 80),
     ],
 )

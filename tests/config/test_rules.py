@@ -199,6 +199,8 @@ def test_every_fix_of_a_small_window_pool_settles_it(window: int, page: int, pag
 @pytest.mark.parametrize(
     ("changes", "fields", "row"),
     [
+        # Two numbers of 4 bits share a byte, and a byte that is half full is not counted.
+        ({"kv_dtype": "fp4_e2m1", "num_kv_heads": 1, "head_dim": 101}, ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 50),
         ({"v_head_dim": 33}, ("real_data", "num_kv_heads", "v_head_dim", "kv_dtype"), 264),
         ({"tp_size": 4, "head_dim": 12}, ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 24),
         ({"tp_size": 4, "dp_size": 4, "enable_dp_attention": True, "head_dim": 3}, ("real_data", "num_kv_heads", "head_dim", "kv_dtype"), 24),
@@ -214,6 +216,14 @@ def test_every_hashed_row_is_a_multiple_of_16_bytes(changes: dict[str, Any], fie
     assert finding.fields == fields
     for fix in finding.fixes:
         assert "row_bytes" not in [again.rule for again in findings(**{**changes, fix.field: fix.value})], fix
+
+
+@given(st.sampled_from(["bfloat16", "float32", "fp8_e5m2", "fp4_e2m1", "mxfp8"]), st.integers(1, 9), st.integers(1, 5000))
+def test_another_head_size_settles_any_row(kv_dtype: str, heads: int, size: int) -> None:
+    changes = {"kv_dtype": kv_dtype, "num_kv_heads": heads, "head_dim": size}
+    for finding in findings(**changes):
+        for fix in finding.fixes if finding.rule == "row_bytes" else ():
+            assert "row_bytes" not in [again.rule for again in findings(**{**changes, fix.field: fix.value})], fix
 
 
 @pytest.mark.parametrize(
