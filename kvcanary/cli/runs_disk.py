@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from kvcanary.cli.exit_codes import PARTIAL
-from kvcanary.cli.options import fail, wide_console
+from kvcanary.cli.options import fail, wide_console, write_document
 from kvcanary.cli.runs_table import Home, how_many, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text, visible
@@ -95,13 +96,21 @@ def _print_rows(console: Console, rows: list[RunRow]) -> None:
         console.print(f"The newest {_SHOWN} of them.")
 
 
-def usage(home: Home = None) -> None:
+def usage(
+    home: Home = None,
+    json_target: Annotated[
+        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
+    ] = None,
+) -> None:
     """What the store takes on disk, by kind of run, and what is free."""
     try:
         store = open_store(os.environ, home)
         use = store.disk_use()
     except KvCanaryError as error:
         fail(str(error))
+    if json_target is not None:
+        write_document({"schema": "kvcanary.disk_use", "version": 1, **asdict(use)}, json_target)
+        return
     console = wide_console()
     console.print(f"store {terminal_text(str(store))}")
     for name, size in (*use.by_kind.items(), ("deleted, can be restored", use.deleted_bytes), ("database", use.database_bytes)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +12,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 from rich.console import Console
 
 from kvcanary.analysis.follow import LogFollower
+from kvcanary.analysis.inspection import violation_data
 from kvcanary.analysis.metrics import LogMetrics
 from kvcanary.analysis.violations import Violation
 from kvcanary.cli.exit_codes import BAD_INPUT, FAIL, PASS
-from kvcanary.escape import terminal_text
+from kvcanary.escape import terminal_text, visible
 
 
 def command(
@@ -26,12 +28,14 @@ def command(
     interval_s: Annotated[float, typer.Option("--interval", min=0.05, max=60.0, help="Seconds between two looks.")] = 1.0,
     from_end: Annotated[bool, typer.Option("--from-end", help="Skip what the logs already hold.")] = False,
     for_s: Annotated[float | None, typer.Option("--for", min=0.0, help="Stop after this many seconds; without it, on Ctrl-C.")] = None,
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="One JSON object per violation, with the fields of inspect --json, instead of text.")
+    ] = False,
 ) -> None:
     """Follow server logs through rotation and truncation and print each violation as it comes.
 
     Exit code 1 when a violation was seen, else 0.
     """
-    console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     follower = LogFollower(logs, from_end=from_end)
     metrics = LogMetrics(follower)
@@ -52,7 +56,7 @@ def command(
             metrics.update()
             table = follower.builder.violations
             for row in range(shown, len(table)):
-                console.print(terminal_text(_line(table[row])))
+                print(_json_line(table[row]) if json_lines else visible(_line(table[row])), flush=True)
             shown = len(table)
             if deadline is not None and time.monotonic() >= deadline:
                 break
@@ -69,6 +73,11 @@ def _serve(metrics: LogMetrics, port: int, address: str) -> int:
     registry.register(metrics)
     server, _ = start_http_server(port, addr=address, registry=registry)
     return int(server.server_address[1])
+
+
+def _json_line(violation: Violation) -> str:
+    # Everything outside of ASCII is written as an escape, so no control or direction character reaches the terminal.
+    return json.dumps(violation_data(violation))
 
 
 def _line(violation: Violation) -> str:

@@ -201,6 +201,9 @@ def test_usage_names_the_kinds(tmp_path: Path) -> None:
     output = invoke(tmp_path, "usage").output
     assert "  benchmark: " in output
     assert "  free: " in output
+    document = json.loads(invoke(tmp_path, "usage", "--json", "-").output)
+    assert (document["schema"], document["version"], list(document["by_kind"])) == ("kvcanary.disk_use", 1, ["benchmark"])
+    assert min(document["by_kind"]["benchmark"], document["database_bytes"], document["free_bytes"]) > 0 == document["deleted_bytes"]
 
 
 def test_an_age_is_a_time_before_now_or_a_date() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -25,6 +26,19 @@ def test_prints_what_is_there_and_tells_by_exit_code(tmp_path: Path) -> None:
     result = runner.invoke(app, ["watch", str(path), "--for", "0"])
     assert result.exit_code == 1
     assert result.stdout.strip() == "2027-02-03 04:05:06 TP3 TAIL_K_FULL verify_real_kv_hash slot 55 position 40 step 8"
+
+
+def test_each_violation_is_one_json_object(tmp_path: Path) -> None:
+    path = tmp_path / "server\u202e.log"
+    path.write_text("".join(f"{prefix('TP3')}{Row(slot=slot).message(step=8)}\n" for slot in (55, 56)))
+    result = runner.invoke(app, ["watch", str(path), "--for", "0", "--json-lines"])
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["rank"], one["launch_tag"], one["slot_idx"], one["step"]) for one in found] == [
+        ("TP3", "TAIL_K_FULL", 55, 8),
+        ("TP3", "TAIL_K_FULL", 56, 8),
+    ]
+    assert found[0]["file"] == str(path)
+    assert result.stdout.isascii()
 
 
 def test_taken_port_is_bad_input(tmp_path: Path) -> None:
