@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from kvcanary.analysis import slot_map
 from kvcanary.analysis.replay_card import owner_name
 from kvcanary.charts.theme import STATUS_LOOKS, ThemeName, faint, ink, pick, style
 from kvcanary.lab.replay import PoolView, ReplayFrame
@@ -172,13 +173,13 @@ _SHORT = {SlotStatus.INJECTED: "not reported", SlotStatus.CORRUPTED: "reported"}
 
 def map_summary(pool: PoolView) -> str:
     """The map in a sentence."""
-    total = len(pool.status)
-    counts = {status: int((pool.status == status).sum()) for status in SlotStatus}
+    counts = slot_map.count_statuses(pool.status)
     checked = counts[SlotStatus.CLEAN] + len(pool.reported) + int(np.isin(pool.injected, pool.entries.slots).sum())
     checked -= int(np.isin(pool.injected, pool.reported).sum())
     parts = [
         f"{_named(pool.reported, 'reported')}, {_named(pool.injected, 'damaged on purpose')}",
-        f"{format_count(checked)} of {format_count(total)} slots verified, {format_count(counts[SlotStatus.SKIPPED])} in use and not verified, "
+        f"{format_count(checked)} of {format_count(slot_map.pool_slots(counts))} slots verified, "
+        f"{format_count(counts[SlotStatus.SKIPPED])} in use and not verified, "
         f"{format_count(counts[SlotStatus.FREE])} free",
     ]
     text = "; ".join(parts) + "."

@@ -274,7 +274,7 @@ def _reports(frame: ReplayFrame) -> None:
 
 def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: str) -> None:
     """The table twins of map and timeline, which a keyboard reaches."""
-    with st.expander("Marked slots of this step as a table: select a row to open its card", key="marked_slots"):
+    with st.expander("Marked slots of this step as a table: select a row (Shift+Space) to open its card", key="marked_slots"):
         slots = sorted({*pool.reported.tolist(), *pool.injected.tolist()}, key=lambda slot: (slot not in pool.reported, slot))
         if not slots:
             style.caption("No slot is marked in this step.")
@@ -289,9 +289,10 @@ def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: 
             }
             st.dataframe(
                 table, key=f"marked.{key}", hide_index=True, height=min(300, 40 + 36 * len(slots)), selection_mode="single-row",
-                on_select=lambda: _take_slot_row(f"marked.{key}", slots), alt="Slots that are damaged or reported in this step.",
+                on_select=lambda: _take_slot_row(f"marked.{key}", slots),
+                alt="Slots that are damaged or reported in this step; select a row (Shift+Space) to open its card.",
             )  # fmt: skip
-    with st.expander("Every step as a table: select a row to go there", key="all_steps"):
+    with st.expander("Every step as a table: select a row (Shift+Space) to go there", key="all_steps"):
         style.caption(text)
         steps = [one.index for one in played.frames]
         columns = {
@@ -306,8 +307,8 @@ def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: 
             "events": [", ".join(f"{count} {kind}" for kind, count in one.events.items()) for one in played.frames],
         }
         st.dataframe(
-            columns, key=f"steps.{key}", hide_index=True, height=300, selection_mode="single-row", alt="Every step of the replay.",
-            on_select=lambda: _take_step_row(f"steps.{key}", key, steps),
+            columns, key=f"steps.{key}", hide_index=True, height=300, selection_mode="single-row",
+            alt="Every step of the replay; select a row (Shift+Space) to go there.", on_select=lambda: _take_step_row(f"steps.{key}", key, steps),
         )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def matrix(campaign: Campaign, *, clickable: bool = True) -> None:
             st.plotly_chart(figure, key=key, config=_CONFIG, alt=text)
     if clickable:
         style.caption(f"{text} Click a cell to replay one of its runs, step by step.")
-        with st.expander("The same as a table: select a row to replay one of its runs", key=f"table.{campaign.run_id}"):
+        with st.expander("The same as a table: select a row (Shift+Space) to replay one of its runs", key=f"table.{campaign.run_id}"):
             _cell_table(campaign)
     else:
         style.caption(text)
@@ -137,7 +137,7 @@ def _cell_table(campaign: Campaign) -> None:
     }
     st.dataframe(
         table, key=key, hide_index=True, height=300, on_select=take, selection_mode="single-row",
-        alt="Every cell of the matrix; select a row to replay one of its runs.",
+        alt="Every cell of the matrix; select a row (Shift+Space) to replay one of its runs.",
     )  # fmt: skip
 
 

@@ -136,12 +136,12 @@ def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
     st.dataframe(
         table, key="inspect_slots", hide_index=True, height=min(330, 40 + 36 * len(table)),
         on_select=lambda: take_row("inspect_slots", table["slot"].tolist()), selection_mode="single-row",
-        alt="Reported slots; select a row to open its card.",
+        alt="Reported slots; select a row (Shift+Space) to open its card.",
     )  # fmt: skip
     which = f"The {format_count(len(table))} slots with the most rows of {format_count(len(slots))}" if len(slots) > len(table) else (
         f"{format_count(len(slots))} reported slot{'' if len(slots) == 1 else 's'}, most rows first"
     )  # fmt: skip
-    style.caption(f"{which}. Select a row to open its card.")
+    style.caption(f"{which}. Select a row (Shift+Space) to open its card.")
 
 
 def _role(explained: Mapping[int, int | None], slot: int) -> str:

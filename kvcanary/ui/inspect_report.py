@@ -84,7 +84,7 @@ def _maps(inspected: Inspected) -> Sequence[Section]:
         status, outside = inspected.status(pool, everything)
         tallies = slot_map.count_statuses(status)
         bad, grid = tallies[SlotStatus.CORRUPTED], slot_map.reduce_to_tiles(status)
-        text = f"{format_count(bad)} of {format_count(len(status))} slots reported; {pool.origin}."
+        text = f"{format_count(bad)} of {format_count(slot_map.pool_slots(tallies))} slots reported; {pool.origin}."
         if outside:
             text += f" {format_count(outside)} reported slot numbers lie outside the map."
         shown = tallies if inspected.statuses else tallies | {SlotStatus.FREE: 0}

@@ -152,7 +152,7 @@ def _bits(mask: int) -> str:
 
 
 def _records(slot: int, records: Sequence[Violation], count: int) -> None:
-    st.markdown("**All records of this slot**", help="Select a row to see its fields and its raw lines.")
+    st.markdown("**All records of this slot**", help="Select a row (Shift+Space) to see its fields and its raw lines.")
     table = pd.DataFrame(
         {
             "time": [str(record.time or "unknown") for record in records],
@@ -167,7 +167,7 @@ def _records(slot: int, records: Sequence[Violation], count: int) -> None:
     )
     st.dataframe(
         table, key=f"inspect_records.{slot}", hide_index=True, on_select="rerun", selection_mode="single-row",
-        height=min(300, 40 + 36 * len(table)), alt="Records of this slot; select a row to see its raw lines.",
+        height=min(300, 40 + 36 * len(table)), alt="Records of this slot; select a row (Shift+Space) to see its raw lines.",
     )  # fmt: skip
     if count > len(records):
         style.caption(f"The first {format_count(len(records))} of {format_count(count)} records; the CSV has all.")

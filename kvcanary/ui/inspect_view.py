@@ -98,9 +98,10 @@ def incidents(found: Loaded) -> None:
     first = [(incident.causes or incident.findings)[0].slot for incident in shown]
     st.dataframe(
         table, key="inspect_incidents", hide_index=True, on_select=lambda: take_row("inspect_incidents", first),
-        selection_mode="single-row", height=min(300, 40 + 36 * len(table)), alt="Incidents; select a row to open the card of its first slot.",
+        selection_mode="single-row", height=min(300, 40 + 36 * len(table)),
+        alt="Incidents; select a row (Shift+Space) to open the card of its first slot.",
     )  # fmt: skip
-    words = ["Select a row to open its first slot."]
+    words = ["Select a row (Shift+Space) to open its first slot."]
     if len(listed) > len(shown):
         words.append(f"The first {format_count(len(shown))} of {format_count(len(listed))}.")
     if hidden := len(left) - len(listed):

@@ -89,7 +89,7 @@ def table(wanted: Filters) -> None:
     st.dataframe(
         _columns(rows), key=key, hide_index=True, height=min(420, 38 + 35 * len(rows)), selection_mode="multi-row",
         selection_default={"selection": {"rows": begun}}, on_select=lambda: _select(key, ids), column_config=_COLUMNS,
-        alt="Stored runs; select one to open it, two or more to compare them.",
+        alt="Stored runs; select a row (Shift+Space) to open one, two or more to compare them.",
     )  # fmt: skip
 
 
@@ -164,7 +164,9 @@ def opened() -> None:
     """The runs that the address names: one is shown, two or more are compared."""
     run_ids = [part for part in st.query_params.get("run", "").split(",") if part]
     if not run_ids:
-        style.caption(f"Select a run to open it, or two to {RUN_LIMIT} to compare them; the oldest is what the others are compared with.")
+        style.caption(
+            f"Select a row (Shift+Space) to open a run, or two to {RUN_LIMIT} to compare them; the oldest is what the others are compared with."
+        )
         return
     try:
         if len(run_ids) == 1:

@@ -30,7 +30,8 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
     status = arrays.status
     summary = slot_map.summary_line(status)
     st.markdown(
-        "**Slot map**", help="Each tile shows the worst status of its slots. Marks can be clicked; the table does the same by keyboard."
+        "**Slot map**",
+        help="Each tile shows the worst status of its slots. Marks can be clicked; the table does the same by keyboard (Shift+Space).",
     )
     style.caption(summary)
     left, right = st.columns([3, 2], gap="medium")
@@ -118,7 +119,7 @@ def _bad_table(run_id: str, status: slot_map.Status, cards: Sequence[Mapping[str
     table = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     st.dataframe(
         table, key=key, hide_index=True, height=235, on_select=take, selection_mode="single-row",
-        alt="Slots that were reported or damaged on purpose; select a row to open its card.",
+        alt="Slots that were reported or damaged on purpose; select a row (Shift+Space) to open its card.",
     )  # fmt: skip
     if len(cards) > len(rows):
         style.caption(f"The first {len(rows)} of {len(cards)} rows; the download has all of them.")

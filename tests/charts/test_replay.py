@@ -62,6 +62,7 @@ def test_by_owner_each_request_has_its_number_and_a_colour() -> None:
 def test_the_map_in_a_sentence() -> None:
     pool = frame_at_fault().pools[Group.FULL]
     text = map_summary(pool)
+    assert " of 512 slots verified" in text, "slot 0 is the padding slot"
     assert text.startswith(f"Slots {pool.reported[0]}, {pool.reported[1]} reported, slots {pool.injected[0]}, {pool.injected[1]} damaged")
     before = map_summary(played().frames[0].pools[Group.FULL])
     assert before.startswith("No slot reported, no slot damaged on purpose; ")
