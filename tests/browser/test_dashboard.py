@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from kvcanary.charts.theme import ThemeName
 
@@ -71,7 +71,7 @@ def test_a_quick_run_from_button_to_slot_card(page: Page, server: str, tmp_path:
     expect(page.get_by_text("bits that differ")).to_be_visible()
 
 
-def test_a_job_survives_a_reload_and_can_be_stopped(page: Page, server: str) -> None:
+def test_a_job_survives_a_reload_and_a_closed_browser_and_can_be_stopped(browser: Browser, page: Page, server: str) -> None:
     page.goto(f"{server}/benchmark?{SMALL}")
     page.get_by_text("long", exact=True).click()
     page.get_by_role("button", name="Run").click()
@@ -79,9 +79,14 @@ def test_a_job_survives_a_reload_and_can_be_stopped(page: Page, server: str) -> 
     expect(stop).to_be_visible()
     page.reload()
     expect(stop).to_be_visible()
+    page.close()
+    later = browser.new_page()
+    later.goto(f"{server}/benchmark?{SMALL}")
+    stop = later.get_by_test_id("stMain").get_by_role("button", name="Stop")
     stop.click()
-    expect(page.get_by_text(re.compile("^Stopped"))).to_be_visible(timeout=30_000)
+    expect(later.get_by_text(re.compile("^Stopped"))).to_be_visible(timeout=30_000)
     expect(stop).to_have_count(0)
+    later.close()
 
 
 @pytest.mark.parametrize("path", ["", "benchmark"])
