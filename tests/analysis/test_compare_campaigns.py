@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvcanary.analysis.bootstrap import median_interval
-from kvcanary.analysis.compare_campaigns import compare_campaigns, judge_campaigns
+from kvcanary.analysis.compare_campaigns import Rate, compare_campaigns, judge_campaigns
 from kvcanary.lab.campaign_plan import CampaignRun
 from kvcanary.lab.records import Verdict
 
@@ -126,12 +126,27 @@ def test_runs_without_a_like_have_no_cost() -> None:
         (0.4, 1.2, Verdict.FAIL, "Fail: 1 of 2 rates and speeds keep less than 0.8; bytes under partial found"),
         (1.0, 0.5, Verdict.FAIL, "Fail: 1 of 2 rates and speeds keep less than 0.8; partial at 0.4"),
         (0.75, 1.2, Verdict.PARTIAL, "Partial: 1 of 2 rates and speeds may keep less than 0.8 and the repeats cannot tell; bytes under"),
+        (1.0, 0.78, Verdict.PARTIAL, "Partial: 1 of 2 rates and speeds may keep less than 0.8 and the repeats cannot tell; partial at 0.7"),
     ],
 )
 def test_a_limit_fails_by_an_interval_and_not_by_a_figure(rate: float, speed: float, verdict: Verdict, words: str) -> None:
     found = compare_campaigns(campaign(1.0, seeds=20), campaign(rate, seed=4, seeds=20, speed=speed))
     judged, sentence = judge_campaigns(found, 0.8)
     assert (judged, sentence[: len(words)]) == (verdict, words)
+
+
+def test_half_the_speed_in_three_repeats_is_no_failure_yet() -> None:
+    few = compare_campaigns(campaign(1.0, seeds=1), campaign(1.0, seed=4, seeds=1, speed=0.5))
+    assert (few.costs[0].ratio < 0.6, judge_campaigns(few, 0.8)[0]) == (True, Verdict.PARTIAL)
+
+
+@pytest.mark.parametrize(
+    ("detected", "injected", "low", "high"),
+    [(81, 263, 0.2535, 0.3682), (15, 148, 0.0598, 0.1644), (0, 20, 0.0, 0.2005), (1, 29, 0.0018, 0.1963)],
+)
+def test_bounds_of_a_rate_are_those_of_newcombe(detected: int, injected: int, low: float, high: float) -> None:
+    """Table I of Newcombe (1998), Two-sided confidence intervals for the single proportion: method 4, 95 %."""
+    assert Rate(detected=detected, injected=injected).bounds(1.959964) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_a_median_interval_needs_enough_values() -> None:
