@@ -24,6 +24,14 @@ _DECODERS: dict[bytes, Callable[[], Any]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
     b"\x28\xb5": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
+# How files begin that are taken for a log by mistake. Read as one they would say that a server has no canary.
+_NO_LOG = {
+    b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7-Zip archive", b"BZh": "packed by bzip2", b"\xfd7zXZ": "packed by xz",
+    b"\x93NUMPY": "a numpy array", b"\x80\x02": "a Python pickle", b"\x80\x03": "a Python pickle", b"\x80\x04": "a Python pickle",
+    b"\x80\x05": "a Python pickle", b"\x7fELF": "a program", b"SQLite format 3": "a database", b"PAR1": "a Parquet table",
+    b"%PDF": "a PDF", b"\x89PNG": "a picture", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text",
+}  # fmt: skip
+_TAR_AT = slice(257, 262)
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 # server.log.3, server.log.2026-09-14, server-20260914.log, server.log-20260914: rotated files of one server.
 _ROTATION = re.compile(r"(?:[.\-_](?:\d{1,5}|\d{8}|\d{4}-\d\d-\d\d))+(?=\.(?:log|txt|out|err)$|$)")
@@ -172,7 +180,18 @@ def _blocks(path: Path, builder: LogBuilder) -> Iterator[tuple[bytes, int]]:
 
 
 def _read_all(stream: BinaryIO, name: str, builder: LogBuilder, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Blocks of the plain text; a compressed file that ends early or is damaged yields what came before and leaves a note."""
+    """Blocks of the plain text, the first of which is no file of another kind: ImportTextError names the kind."""
+    blocks = _plain_blocks(stream, name, builder, size)
+    head = next(blocks, b"")
+    kind = "a tar archive" if head[_TAR_AT] == b"ustar" else next((kind for mark, kind in _NO_LOG.items() if head.startswith(mark)), None)
+    if kind is not None:
+        raise ImportTextError(f"{name} is {kind} and no log; give the logs as UTF-8 text, each plain, .gz or .zst")
+    yield head
+    yield from blocks
+
+
+def _plain_blocks(stream: BinaryIO, name: str, builder: LogBuilder, size: int) -> Iterator[bytes]:
+    """A compressed file that ends early or is damaged yields what came before and leaves a note."""
     head = stream.read(max(size, 4))
     decoder = _DECODERS.get(head[:2])
     if decoder is None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import pickle
+import tarfile
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -24,6 +28,44 @@ def log_text(slots: range, day: int = 3) -> str:
     return "".join(
         (prefix("TP0", time) + NOISE) * 3 + prefix("TP0", time) + Row(slot=slot).message(total=slot, step=slot) + "\n" for slot in slots
     )
+
+
+def archive(kind: str) -> bytes:
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w") as zipped:
+            zipped.writestr("server.log", log_text(range(3)))
+    else:
+        with tarfile.open(fileobj=file, mode="w") as packed:
+            packed.addfile(tarfile.TarInfo("server.log"))
+    return file.getvalue()
+
+
+def array() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(9))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (archive("zip"), "a zip archive"), (archive("tar"), "a tar archive"), (gzip.compress(archive("tar")), "a tar archive"),
+        (array(), "a numpy array"), (pickle.dumps({"a": 1}), "a Python pickle"), (log_text(range(3)).encode("utf-16"), "UTF-16 text"),
+    ],
+    ids=["zip", "tar", "tar.gz", "numpy", "pickle", "utf-16"],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_refused_and_not_taken_for_a_server_without_canary(tmp_path: Path, data: bytes, kind: str) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(data)
+    for read in (lambda: read_logs([path]), lambda: read_stream(io.BytesIO(data), name="server.log")):
+        with pytest.raises(ImportTextError, match=f"server.log is {kind} and no log"):
+            read()
+
+
+def test_a_log_with_zero_bytes_in_it_is_a_log() -> None:
+    # What a rotation by copying leaves at the start of the file.
+    assert len(read_stream(io.BytesIO(bytes(4096) + b"\n" + log_text(range(5)).encode()), name="x").violations) == 5
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
