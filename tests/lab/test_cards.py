@@ -47,6 +47,7 @@ def test_cards_come_back_as_they_were_written(tmp_path: Path) -> None:
         ([card(3, fault="bit")], "cards[0].fault must be an object, got str"),
         ([with_fault(kind=None)], "cards[0].fault.kind must be a text, got 'None'"),
         ([with_fault(expected={"x": 1})], "cards[0].fault.expected must be an object of slots with their reason bits"),
+        ([with_fault(expected={"3": "8"})], "cards[0].fault.expected must be an object of slots with their reason bits"),
     ],
 )
 def test_a_wrong_card_is_refused_with_file_and_field(tmp_path: Path, cards: Any, sentence: str) -> None:
