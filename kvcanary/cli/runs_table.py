@@ -18,6 +18,7 @@ from kvcanary.units import format_bytes, format_count
 
 _AGE = re.compile(r"([0-9]{1,6})\s*(min|h|d|w)")
 _AGE_S = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_CELL_CHARS = 40
 
 Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
 
@@ -48,6 +49,10 @@ def run_table(rows: list[RunRow]) -> Table:
         made = datetime.fromtimestamp(row.created_s, UTC).strftime("%Y-%m-%d %H:%M")
         words = (row.model, row.machine, ", ".join(row.labels), row.note.replace("\n", " "))
         table.add_row(
-            row.id, made, row.verdict.value, row.state.value, *(terminal_text(word[:40]) for word in words), format_bytes(row.size_bytes)
+            row.id, made, row.verdict.value, row.state.value, *(terminal_text(_cut(word)) for word in words), format_bytes(row.size_bytes)
         )
     return table
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _CELL_CHARS else f"{words[: _CELL_CHARS - 1]}…"

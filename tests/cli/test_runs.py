@@ -42,6 +42,13 @@ def test_the_list_is_filtered_and_cut(tmp_path: Path) -> None:
     assert invoke(tmp_path, "list", "--kind", "campaign").output == "No run fits.\n"
 
 
+def test_a_note_that_is_cut_says_so(tmp_path: Path) -> None:
+    store_run(tmp_path, 1)
+    for note, shown in (("n" * 40, "n" * 40), ("n" * 41, "n" * 39 + "…"), ("first line\nsecond", "first line second")):
+        assert invoke(tmp_path, "note", "latest", note).exit_code == 0
+        assert f" {shown} " in invoke(tmp_path, "list").output
+
+
 def test_dates_are_utc_everywhere_up_to_the_last_one_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store_run(tmp_path, 1, created_s=datetime(9999, 12, 31, 23, 59, tzinfo=UTC).timestamp())
     monkeypatch.setenv("TZ", "Asia/Tokyo")
