@@ -104,6 +104,10 @@ def _take_files() -> None:
 
 def _take_text() -> None:
     text = st.session_state.get(_TEXT) or ""
+    if not text.strip() and st.session_state.get(_FILES):
+        # They were read when they came; asked again, they say again what is in them or wrong with them.
+        _take_files()
+        return
     if not text.strip():
         st.session_state[_PROBLEM] = "there is nothing to read; paste some lines or upload a file"
         return

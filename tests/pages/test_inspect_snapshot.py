@@ -57,3 +57,15 @@ def test_what_is_no_snapshot_is_named_by_its_own_name(folder: Path) -> None:
     Server().save(folder / "clean.safetensors")
     (folder / "server.log").write_text("x\n")
     assert "cannot be mixed" in html(opened("clean.safetensors", "server.log"))
+
+
+def test_inspect_again_says_what_is_wrong_with_the_file_that_stands_there() -> None:
+    app = open_page()
+    app.file_uploader(key="inspect_files").upload("cut.safetensors", b"no", "application/octet-stream").run()
+    for _ in range(2):
+        assert "Not read: snapshot cut.safetensors cannot be read" in html(app)
+        app.button(key="inspect_go").click().run()
+    assert "nothing to read" not in html(app)
+    app.text_area(key="inspect_text").set_value("no line of a canary").run()
+    app.button(key="inspect_go").click().run()
+    assert "cut.safetensors" not in html(app), "what is pasted comes first"
