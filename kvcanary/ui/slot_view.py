@@ -25,8 +25,9 @@ _CONFIG = {"displayModeBar": False}
 _TELLING = (SlotStatus.INJECTED, SlotStatus.CORRUPTED)
 
 
+@st.fragment
 def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], page_size: int) -> None:
-    """Everything about the slots of one run."""
+    """Everything about the slots of one run; a slot that is chosen draws this part of the page alone, and no chart above or below it."""
     status = arrays.status
     summary = slot_map.summary_line(status)
     st.markdown(
