@@ -10,28 +10,22 @@ import plotly.graph_objects as go
 
 from kvcanary.analysis.compare import Row
 from kvcanary.analysis.compare_campaigns import CostRow, RateRow
-from kvcanary.charts.theme import SERIES, ThemeName, ink, pick, style
+from kvcanary.charts.theme import BAD, GOOD, RUNS, SERIES, ThemeName, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.units import format_points, format_seconds
 
 ROW_LIMIT = 60
 _OUTCOMES = {
-    "faster": (("#1b6b3a", "#7fd6a0"), "triangle-right"),
-    "slower": (("#a52a0c", "#ff9270"), "triangle-left"),
-    "finds more": (("#1b6b3a", "#7fd6a0"), "triangle-right"),
-    "finds less": (("#a52a0c", "#ff9270"), "triangle-left"),
-    "no difference shown": (("#7b8492", "#98a2b1"), "circle"),
-    "too few repeats": (("#7b8492", "#98a2b1"), "circle-open"),
-    "no repeats stored": (("#7b8492", "#98a2b1"), "x-thin-open"),
+    "faster": (GOOD, "triangle-right"),
+    "slower": (BAD, "triangle-left"),
+    "finds more": (GOOD, "triangle-right"),
+    "finds less": (BAD, "triangle-left"),
+    "no difference shown": (SERIES["bound"], "circle"),
+    "too few repeats": (SERIES["bound"], "circle-open"),
+    "no repeats stored": (SERIES["bound"], "x-thin-open"),
 }
 # Told apart by dash and mark as well, so that greyscale works.
-_LINES = (
-    (SERIES["stamp"], "solid", "circle"),
-    (SERIES["earlier"], "dash", "square"),
-    (SERIES["verify"], "dot", "diamond"),
-    (("#2f8f77", "#57b39a"), "dashdot", "triangle-up"),
-    (("#4a5464", "#aab3c0"), "longdash", "cross"),
-)
+_LINES = (("solid", "circle"), ("dash", "square"), ("dot", "diamond"), ("dashdot", "triangle-up"), ("longdash", "cross"))
 RUN_LIMIT = len(_LINES)
 
 
@@ -136,7 +130,7 @@ def _intervals(spans: Sequence[_Span], theme: ThemeName, title: str, same: float
 def overlay(frames: Sequence[tuple[str, pd.DataFrame]], op: str, what: str, theme: ThemeName) -> go.Figure:
     """Items per second by batch of one operation, a line per run, log-log; frames hold decode points as `decode_variant` gives them."""
     figure = go.Figure()
-    for (name, frame), (colors, dash, symbol) in zip(frames, _LINES, strict=False):
+    for (name, frame), colors, (dash, symbol) in zip(frames, RUNS, _LINES, strict=False):
         rows = frame[frame["op"] == op]
         color = pick(colors, theme)
         rate = rows["items"] / rows["p50_s"]

@@ -7,20 +7,16 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import ThemeName, faint, ink, pick, style
+from kvcanary.charts.theme import CLEAR, FOUND, MISSED, OUT_OF_REACH, ThemeName, faint, ink, pick, style
 from kvcanary.faults.catalogue import find
 from kvcanary.faults.targets import Target, target
 from kvcanary.lab.campaign import CellSummary, Fault
 from kvcanary.lab.frontier import ConfigCost
 from kvcanary.units import format_seconds
 
-# Rate below the bound -> ground and legend; lightness falls with the rate, so that the order also shows in greyscale.
-_RATES: tuple[tuple[float, tuple[str, str], str], ...] = (
-    (0.5, ("#dbeaf6", "#1c3a54"), "found below half"),
-    (0.995, ("#a9cfea", "#235a8a"), "found mostly"),
-    (1.01, ("#6aa9d8", "#3180c0"), "found always"),
-)
-_MISSED, _OUT_OF_REACH, _NOT_RUN = ("#f0a48c", "#a23a17"), ("#e8eaee", "#272c35"), ("rgba(0,0,0,0)", "rgba(0,0,0,0)")
+# Rate below the bound -> ground and legend.
+_RATES = ((0.5, FOUND[0], "found below half"), (0.995, FOUND[1], "found mostly"), (1.01, FOUND[2], "found always"))
+_NOT_RUN = CLEAR
 _TALL, _LOW, _MANY_ROWS = 25, 19, 24
 _HEADING = 1.15
 
@@ -141,7 +137,7 @@ def _detail(cell: CellSummary) -> str:
 def _legend(figure: go.Figure, cells: Sequence[CellSummary], theme: ThemeName) -> None:
     grounds = {_ground(cell, theme) for cell in cells}
     looks = [(pick(pair, theme), name, "") for _, pair, name in reversed(_RATES)]
-    looks += [(pick(_MISSED, theme), "missed", ""), (pick(_OUT_OF_REACH, theme), "out of reach: no check here can see it", "/")]
+    looks += [(pick(MISSED, theme), "missed", ""), (pick(OUT_OF_REACH, theme), "out of reach: no check here can see it", "/")]
     looks.append((pick(_NOT_RUN, theme), "not injected", ""))
     for color, name, shape in looks:
         if color in grounds:
@@ -151,11 +147,11 @@ def _legend(figure: go.Figure, cells: Sequence[CellSummary], theme: ThemeName) -
 
 def _ground(cell: CellSummary, theme: ThemeName) -> str:
     if cell.outcome == "out of reach":
-        return pick(_OUT_OF_REACH, theme)
+        return pick(OUT_OF_REACH, theme)
     if cell.rate is None:
         return pick(_NOT_RUN, theme)
     if not cell.detected:
-        return pick(_MISSED, theme)
+        return pick(MISSED, theme)
     return next(pick(colors, theme) for bound, colors, _ in _RATES if cell.rate < bound)
 
 

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import ThemeName, faint, ink, pick, style
+from kvcanary.charts.theme import CONFIGS, Pair, ThemeName, faint, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.lab.frontier import ConfigCost, LatencyCurve
 from kvcanary.units import format_count, format_fraction, format_seconds
 
 # Colour and dash together, so that the lines tell apart without colour.
-_LOOKS: tuple[tuple[tuple[str, str], str, str], ...] = (
-    (("#7b8492", "#98a2b1"), "dot", "circle"),
-    (("#0b62a8", "#6cb2f0"), "solid", "square"),
-    (("#8a5a00", "#f0b95a"), "dash", "diamond"),
-    (("#1b6b3a", "#7fd6a0"), "dashdot", "triangle-up"),
-    (("#7a3b9e", "#c99ae6"), "longdash", "pentagon"),
-    (("#a52a0c", "#ff9270"), "solid", "star"),
+_SHAPES = (
+    ("dot", "circle"),
+    ("solid", "square"),
+    ("dash", "diamond"),
+    ("dashdot", "triangle-up"),
+    ("longdash", "pentagon"),
+    ("solid", "star"),
 )
 
 
-def _look(index: int) -> tuple[tuple[str, str], str, str]:
-    return _LOOKS[index % len(_LOOKS)]
+def _look(index: int) -> tuple[Pair, str, str]:
+    return CONFIGS[index % len(CONFIGS)], *_SHAPES[index % len(_SHAPES)]
 
 
 def latency(curves: Sequence[LatencyCurve], theme: ThemeName, *, by_tokens: bool = False) -> go.Figure:

@@ -11,37 +11,37 @@ import plotly.graph_objects as go
 
 from kvcanary.analysis import slot_map
 from kvcanary.analysis.replay_card import owner_name
-from kvcanary.charts.theme import STATUS_LOOKS, ThemeName, faint, ink, pick, style
+from kvcanary.charts.theme import (
+    CALM_LETTER,
+    INJECTED_MARK,
+    NO_OWNER,
+    OWNERS,
+    REPORTED_MARK,
+    STATUS_LOOKS,
+    TREE_OWNER,
+    ThemeName,
+    faint,
+    ink,
+    pick,
+    style,
+)
 from kvcanary.lab.replay import PoolView, ReplayFrame
 from kvcanary.layout import SlotStatus
 from kvcanary.serving.engine import OWNER_CACHED, OWNER_FREE, OWNER_IN_FLIGHT, OWNER_PADDING
 from kvcanary.units import format_count
 
 STATUS, OWNER = "status", "owner"
-# Neighbouring request numbers get colours that are far apart; the number in the cell tells equal colours from each other.
-_OWNER_COLORS: tuple[tuple[str, str], ...] = (
-    ("#9ecae9", "#25608f"),
-    ("#ffd08a", "#8a5a12"),
-    ("#a8dcc4", "#1f6f55"),
-    ("#e7b7d4", "#84416a"),
-    ("#c9c3ec", "#53499a"),
-    ("#f2b8a0", "#8c442a"),
-    ("#cfe08f", "#5d6f17"),
-    ("#8fd8e4", "#1d6b78"),
-)
-_SPECIAL_COLORS: dict[int, tuple[str, str]] = {
-    OWNER_FREE: ("#f3f4f6", "#1d222a"),
-    OWNER_CACHED: ("#cdd3dc", "#434c5a"),
-    OWNER_IN_FLIGHT: ("#e8b13a", "#d39b22"),
-    OWNER_PADDING: ("#6d7684", "#5d6675"),
+_SPECIAL_COLORS = {
+    OWNER_FREE: NO_OWNER,
+    OWNER_CACHED: TREE_OWNER,
+    OWNER_IN_FLIGHT: STATUS_LOOKS[SlotStatus.SKIPPED].pair,
+    OWNER_PADDING: STATUS_LOOKS[SlotStatus.RESERVED].pair,
 }
 _OWNER_LETTERS = {OWNER_FREE: "", OWNER_CACHED: "t", OWNER_IN_FLIGHT: "f", OWNER_PADDING: "P"}
 _NARROW, _WIDE, _SMALL_POOL = 32, 64, 640
 # Height of a row, and size of a mark, where the cells are large enough for letters and where they are not.
 _ROW_PX, _LOW_ROW_PX = 20, 13
 _MARK_PX, _SMALL_MARK_PX = 16, 11
-_QUIET: dict[ThemeName, str] = {"light": "rgba(29,36,48,0.45)", "dark": "rgba(230,233,238,0.45)"}
-INJECTED, REPORTED = ("#7a1fa8", "#d9a6f5"), ("#b52a00", "#ff8a5e")
 
 
 def columns_of(num_slots: int) -> int:
@@ -73,7 +73,7 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
             customdata=[[int(slot)] for slot in slots],
             hovertext=[_hover(pool, slot) for slot in slots.tolist()], hovertemplate="%{hovertext}<extra></extra>",
             mode="markers+text", marker={"symbol": "square", "size": _MARK_PX if large else _LOW_ROW_PX - 3, "opacity": 0.01, "color": ink(theme)},
-            textfont={"size": 10, "color": _QUIET[theme]}, showlegend=False,
+            textfont={"size": 10, "color": pick(CALM_LETTER, theme)}, showlegend=False,
         )
     )  # fmt: skip
     loud = [slot for slot, is_quiet in enumerate(quiet) if large and not is_quiet and letters[slot]]
@@ -84,8 +84,8 @@ def pool_map(pool: PoolView, selected: int, theme: ThemeName, *, by: str = STATU
         )
     )  # fmt: skip
     size = _MARK_PX if large else _SMALL_MARK_PX
-    _mark(figure, pool.injected, columns, ("diamond-open", size + 2, pick(INJECTED, theme)), "damaged on purpose")
-    _mark(figure, pool.reported, columns, ("square-open", size, pick(REPORTED, theme)), "reported in this step")
+    _mark(figure, pool.injected, columns, ("diamond-open", size + 2, pick(INJECTED_MARK, theme)), "damaged on purpose")
+    _mark(figure, pool.reported, columns, ("square-open", size, pick(REPORTED_MARK, theme)), "reported in this step")
     column, row = selected % columns, selected // columns
     half = columns / 2
     figure.add_shape(
@@ -119,10 +119,9 @@ def _by_status(pool: PoolView, theme: ThemeName) -> tuple[npt.NDArray[np.float64
 
 def _by_owner(pool: PoolView, theme: ThemeName) -> tuple[npt.NDArray[np.float64], list[str], list[str]]:
     special = list(_SPECIAL_COLORS)
-    palette = [pick(pair, theme) for pair in (*_SPECIAL_COLORS.values(), *_OWNER_COLORS)]
-    codes = [
-        special.index(owner) if owner in _SPECIAL_COLORS else len(special) + owner % len(_OWNER_COLORS) for owner in pool.owners.tolist()
-    ]
+    # Neighbouring request numbers get colours that are far apart; the number in the cell tells equal colours from each other.
+    palette = [pick(pair, theme) for pair in (*_SPECIAL_COLORS.values(), *OWNERS)]
+    codes = [special.index(owner) if owner in _SPECIAL_COLORS else len(special) + owner % len(OWNERS) for owner in pool.owners.tolist()]
     letters = [_OWNER_LETTERS.get(owner, str(owner)) for owner in pool.owners.tolist()]
     return np.array(codes, dtype=float), palette, letters
 
@@ -209,8 +208,8 @@ def timeline(frames: Sequence[ReplayFrame], current: int, theme: ThemeName) -> g
             )
         )  # fmt: skip
     lanes = (
-        ("damage", [f.changed for f in frames], "diamond", INJECTED, 1.0),
-        ("reports", [f.report_count for f in frames], "square", REPORTED, 0.0),
+        ("damage", [f.changed for f in frames], "diamond", INJECTED_MARK, 1.0),
+        ("reports", [f.report_count for f in frames], "square", REPORTED_MARK, 0.0),
     )
     for name, counts, symbol, pair, lane in lanes:
         there = [index for index, count in enumerate(counts) if count]

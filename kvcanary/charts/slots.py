@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvcanary.analysis.slot_map import OUTSIDE, SlotWindow, TileGrid
-from kvcanary.charts.theme import STATUS_LOOKS, ThemeName, ink, style
+from kvcanary.charts.theme import CLEAR, STATUS_LOOKS, ThemeName, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.layout import SlotStatus
 from kvcanary.units import format_count
@@ -21,7 +21,7 @@ _MARKS = {SlotStatus.CORRUPTED: "square-open", SlotStatus.INJECTED: "diamond-ope
 
 def _colorscale(theme: ThemeName) -> list[list[float | str]]:
     """One flat band per status, so that a value never blends into its neighbour; OUTSIDE shows the page."""
-    colors = [STATUS_LOOKS[status].color(theme) for status in SlotStatus] + ["rgba(0,0,0,0)"]
+    colors = [STATUS_LOOKS[status].color(theme) for status in SlotStatus] + [pick(CLEAR, theme)]
     step = 1 / len(colors)
     return [[edge, color] for index, color in enumerate(colors) for edge in (index * step, (index + 1) * step)]
 

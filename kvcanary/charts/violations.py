@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from kvcanary.charts.theme import ThemeName, ink, style
+from kvcanary.charts.theme import FEW, MANY, REASONS, SERIES, ThemeName, ink, pick, style
 from kvcanary.escape import chart_text
 from kvcanary.units import format_count
 
@@ -18,10 +18,8 @@ Mask = npt.NDArray[np.bool_]
 
 _KINDS = 6
 OTHER = "other"
-# Okabe and Ito's set: apart under the common colour-vision deficiencies; patterns carry the same in greyscale.
-_COLORS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8d97a6")
+# They carry in greyscale what the colours of the reasons say.
 _PATTERNS = ("", "/", "x", ".", "-", "|", "+")
-_BAR = {"light": "#0b62a8", "dark": "#6cb2f0"}
 _FADED = 0.35
 _FEW = 5
 
@@ -55,7 +53,7 @@ def timeline(axis: str, bins: Sequence[str], reasons: Sequence[str], counts: Cou
                 customdata=[[name] for name in bins],
                 name=label,
                 hovertemplate=f"%{{x}}<br>{label}: %{{y}}<extra></extra>",
-                marker={"color": _COLORS[number], "opacity": opacity, "pattern": {"shape": _PATTERNS[number], "size": 5}},
+                marker={"color": REASONS[number], "opacity": opacity, "pattern": {"shape": _PATTERNS[number], "size": 5}},
                 unselected={"marker": {"opacity": 1}},
             )
         )
@@ -88,14 +86,12 @@ def tag_matrix(tags: Sequence[str], reasons: Sequence[str], counts: Counts, chos
     places = np.argwhere(counts > 0)
     x, y = [_broken(chart_text(reason)) for reason in reasons], [chart_text(tag) for tag in tags]
     shade = np.log10(np.maximum(counts, 0) + 1.0)
-    low = "#f4f5f7" if theme == "light" else "#20252d"
-    high = "#e89b7d" if theme == "light" else "#8c3a1e"
     figure = go.Figure(
         go.Heatmap(
             z=shade,
             x=x,
             y=y,
-            colorscale=[[0, low], [1, high]],
+            colorscale=[[0, pick(FEW, theme)], [1, pick(MANY, theme)]],
             zmin=0,
             zmax=max(1.0, float(shade.max(initial=0))),
             showscale=False,
@@ -151,7 +147,7 @@ def bars(labels: Sequence[str], keys: Sequence[str], counts: Counts, chosen: Mas
             text=[format_count(int(count)) for count in counts],
             textposition="outside",
             cliponaxis=False,
-            marker={"color": _BAR[theme], "opacity": opacity, "line": {"width": 0}},
+            marker={"color": pick(SERIES["stamp"], theme), "opacity": opacity, "line": {"width": 0}},
             unselected={"marker": {"opacity": 1}},
             hovertemplate="%{y}: %{text} rows<extra></extra>",
         )

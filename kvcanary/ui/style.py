@@ -7,44 +7,18 @@ from pathlib import Path
 
 import streamlit as st
 
+from kvcanary.charts.theme import PAGE, ThemeName, css_variables
 from kvcanary.escape import html_text, markdown_text
 
 # A local picture: an icon by name would make the browser ask a server on the internet.
 ICON = str(Path(__file__).with_name("icon.png"))
 _STYLE_SHEET = Path(__file__).with_name("style.css")
-_COLORS = {
-    "light": {
-        "error": "#a52a0c",
-        "warning": "#7a5200",
-        "note": "#4a5464",
-        "source": "#0b5a99",
-        "pass": "#1b6b3a",
-        "ink": "#1d2430",
-        "rule": "#d5d9e0",
-        "ground": "#ffffff",
-        "shade": "#9aa3b0",
-        "on-primary": "#ffffff",
-    },
-    "dark": {
-        "error": "#ff9270",
-        "warning": "#f0b95a",
-        "note": "#aab3c0",
-        "source": "#8cc4f7",
-        "pass": "#7fd6a0",
-        "ink": "#e6e9ee",
-        "rule": "#3a414d",
-        "ground": "#14171c",
-        "shade": "#59626f",
-        "on-primary": "#10141a",
-    },
-}
 
 
-def inject(theme: str) -> None:
+def inject(theme: ThemeName) -> None:
     """Put the style sheet on the page, once per run."""
-    variables = "".join(f"--kvc-{name}: {color};" for name, color in _COLORS[theme].items())
     st.html(_STYLE_SHEET)
-    st.html(f"<style>:root {{ {variables} }}</style>")
+    st.html(f"<style>:root {{ {css_variables(PAGE, theme, '--kvc-')} }}</style>")
 
 
 def line(text: str, kind: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvcanary.charts.theme import PAGE, ThemeName, pick
 from kvcanary.ui import style
 
 THEME = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text())["theme"]
@@ -31,14 +32,14 @@ def test_the_formula() -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["error", "warning", "note", "source", "pass", "ink"])
-def test_text_on_both_backgrounds(scheme: str, kind: str) -> None:
+def test_text_on_both_backgrounds(scheme: ThemeName, kind: str) -> None:
     for background in (THEME[scheme]["backgroundColor"], THEME[scheme]["secondaryBackgroundColor"]):
-        assert contrast(style._COLORS[scheme][kind], background) >= 4.5
+        assert contrast(pick(PAGE[kind], scheme), background) >= 4.5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_primary_buttons_and_links(scheme: str) -> None:
-    assert contrast(style._COLORS[scheme]["on-primary"], THEME[scheme]["primaryColor"]) >= 4.5
+def test_primary_buttons_and_links(scheme: ThemeName) -> None:
+    assert contrast(pick(PAGE["on-primary"], scheme), THEME[scheme]["primaryColor"]) >= 4.5
     assert contrast(THEME[scheme]["primaryColor"], THEME[scheme]["backgroundColor"]) >= 4.5
     assert contrast(THEME[scheme]["textColor"], THEME[scheme]["backgroundColor"]) >= 7
 
