@@ -176,7 +176,7 @@ def mem_fraction_static(settings: Settings, *, latent: bool = False, standalone_
         if batch.speculative_num_draft_tokens and (draft := rules.standalone_reserve_mib if standalone_draft else rules.draft_reserve_mib):
             terms.append(str(draft))
             reserve += draft
-    value = round((device_mib - reserve) / device_mib, 3)
+    value = round((device_mib - reserve) / device_mib, 3) if device_mib > reserve else 0.0
     if value <= 0:
         raise ConfigError(
             f"device_memory_bytes must exceed the {reserve:.0f} MiB SGLang reserves, got {device_mib:.0f} MiB; give --mem-fraction-static"

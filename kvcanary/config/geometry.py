@@ -257,8 +257,8 @@ class KvGeometry:
 
         SGLang charges EAGLE, MTP and standalone drafts like that, see DefaultPoolConfigurator of release 0.5.23.
         """
-        if layers < 1:
-            raise ConfigError(f"draft layers must be at least 1, got {layers}")
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ConfigError(f"draft_num_layers must be in 1..{MAX_LAYERS}, got {layers}")
         attention = [layer for layer in self.layers if layer.kind is not LayerKind.NONE]
         repeated = tuple(replace(attention[0], state=False) for _ in range(layers)) if attention else ()
         return replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvcanary.config import rules_batch, rules_canary, rules_pool, rules_real_data
+from kvcanary.config import rules_batch, rules_canary, rules_model, rules_pool, rules_real_data
 from kvcanary.config.findings import Finding, worst_first
 from kvcanary.config.settings import Settings
 
@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     rules_canary.sweep_without_tree,
     rules_canary.ring_fills_with_sweeps,
     rules_canary.memory_beside_the_static_share,
+    rules_model.model_sizes,
     rules_batch.graph_batch_against_requests,
     rules_batch.mixed_chunk,
     rules_pool.single_row,

@@ -217,7 +217,7 @@ def ring_fills_with_sweeps(settings: Settings) -> Iterator[Finding]:
 def memory_beside_the_static_share(settings: Settings) -> Iterator[Finding]:
     """Buffers and workspace come out of what mem_fraction_static leaves; worth a word when they take a twentieth of it or more."""
     memory = settings.memory
-    if not canary_on(settings) or memory.device_memory_bytes is None or memory.mem_fraction_static is None:
+    if not canary_on(settings) or not memory.device_memory_bytes or memory.mem_fraction_static is None:
         return
     if not 0 < memory.mem_fraction_static < 1 or memory.post_capture_kv_sizing:
         return

@@ -409,7 +409,8 @@ def _check_typed(spec: FieldSpec, raw: Any) -> Any:
         if spec.optional:
             return None
         raise ConfigError("must not be empty, got null")
-    if spec.kind in ("count", "size") and isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) <= units.INT64_MAX:
+    least = 0 if spec.kind == "size" else -units.INT64_MAX
+    if spec.kind in ("count", "size") and isinstance(raw, int) and not isinstance(raw, bool) and least <= raw <= units.INT64_MAX:
         return raw
     if spec.kind == "fraction" and isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < 1e18:
         return float(raw)

@@ -10,7 +10,7 @@ from kvcanary.config.geometry import KvGeometry, LayerKind, LayerKv
 from kvcanary.config.kv_parts import RankKv
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Share, Verdict, memory_plan
 from kvcanary.config.settings import Settings
-from kvcanary.config.solve import within_budget
+from kvcanary.config.solve import changed, within_budget
 from kvcanary.errors import ConfigError
 from kvcanary.units import GIB, MIB
 from tests.config.plans import WINDOW, server, servers
@@ -166,9 +166,9 @@ def test_after_capture_eager_batches_keep_more_free() -> None:
     ],
 )
 def test_sizes_that_are_none_are_refused(changes: dict[str, Any], message: str) -> None:
-    # The size parser refuses a sign, so a negative size can only come typed.
+    # No text and no file gives a negative size; code can.
     with pytest.raises(ConfigError, match=message):
-        memory_plan(server(**changes))
+        memory_plan(changed(server(), **changes))
 
 
 def test_asking_for_a_line_that_does_not_exist() -> None:

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcanary.config.defaults import mem_fraction_static
 from kvcanary.config.findings import Finding, Severity
+from kvcanary.config.plan_report import plan_report
 from kvcanary.config.rules import RULES, validate
 from kvcanary.config.rules_canary import health_trip_step
 from kvcanary.config.settings import FIELDS, Settings
+from kvcanary.errors import ConfigError
 
 QUIET: dict[str, Any] = {
     "req_to_token_pool_size": 96,
@@ -115,6 +118,10 @@ def test_sweep_tags_follow_the_pool_and_the_v_half() -> None:
     ("rule", "severity", "fragment", "changes"),
     [
         ("sweep_without_mode", "error", "--kv-canary-sweep-interval requires --kv-canary in {log, raise}", {"mode": "none", "sweep_interval": 5}),
+        ("model_sizes", "warning", "num_layers must be at least 1, got 0", {"num_layers": 0}),
+        ("model_sizes", "warning", "num_layers must be in 0..4096, got 5000", {"num_layers": 5000}),
+        ("model_sizes", "warning", "draft_num_layers must be in 1..4096, got 1000000000",
+         {"num_layers": 8, "draft_num_layers": 10**9, "speculative_num_draft_tokens": 4}),
         ("prefill_graphs", "error", "piecewise cuda graph is not supported", {"cuda_graph_backend_prefill": "tc_piecewise"}),
         ("decode_graphs", "error", "xpu has no canary CUDA kernels", {"device": "xpu"}),
         ("pool_class", "error", "no attacher registered for pool class MLATokenToKVPool", {"pool_class": "MLATokenToKVPool"}),
@@ -307,3 +314,23 @@ def test_no_settings_break_a_rule_and_every_fix_is_a_legal_value(values: dict[st
 
 def test_rules_have_distinct_names() -> None:
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
+
+
+def test_a_device_without_memory_is_planned_and_chosen_for() -> None:
+    assert "canary_beside_static" not in [finding.rule for finding in findings(device_memory_bytes=0, mem_fraction_static=0.9)]
+    with pytest.raises(ConfigError, match="device_memory_bytes must exceed"):
+        mem_fraction_static(Settings.from_flat({**QUIET, "device_memory_bytes": 0}))
+
+
+def test_what_keeps_a_plan_from_being_made_is_among_the_findings() -> None:
+    for changes in (
+        {"num_layers": 0},
+        {"num_layers": 4, "v_head_dim": -1},
+        {"kv_bytes_per_token": 0},
+        {"num_layers": 4, "swa_num_layers": 5},
+    ):
+        report = plan_report(Settings.from_flat({**QUIET, **changes}))
+        assert report.plan is None
+        assert "model_sizes" in [finding.rule for finding in report.findings]
+        [fix] = next(finding for finding in report.findings if finding.rule == "model_sizes").fixes
+        assert plan_report(Settings.from_flat({**QUIET, **changes, fix.field: fix.value})).plan is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -56,6 +57,12 @@ def test_no_text_does_anything_but_parse_or_be_refused_by_name(name: str, text: 
     else:
         said = f"{name} must be readable again: {parse_field(name, format_field(name, value))}"
     assert said.startswith(f"{name} must")
+
+
+@pytest.mark.parametrize(("raw", "said"), [("-1", "'-1'"), (-1, "'-1' (int)"), (2**63, "'9223372036854775808' (int)")])
+def test_a_negative_size_is_none_as_text_and_typed(raw: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"weight_bytes must be a size, got {said}")):
+        parse_field("weight_bytes", raw)
 
 
 def test_every_unreadable_field_is_named_at_once() -> None:
