@@ -12,6 +12,7 @@ from kvcanary.analysis.compare_campaigns import CampaignComparison, campaign_lev
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import compare as compare_charts
 from kvcanary.charts import detection
+from kvcanary.charts.report import Picture, Section, Table, report_html
 from kvcanary.charts.sections import map_picture, run_name
 from kvcanary.errors import StoreError
 from kvcanary.lab.campaign import summarise
@@ -20,7 +21,6 @@ from kvcanary.lab.frontier import config_costs
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunRecord
 from kvcanary.store.database import Store
-from kvcanary.store.report import Picture, Section, Table, report_html
 from kvcanary.units import format_count, format_points, format_rate, format_seconds
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kvcanary.analysis import slot_map
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import detection, slots, throughput
+from kvcanary.charts.report import Kind, Picture, Section, Table, report_html
 from kvcanary.config.settings import FIELDS, Settings
 from kvcanary.errors import ConfigError, StoreError
 from kvcanary.lab.campaign import CellSummary, summarise
@@ -20,7 +21,6 @@ from kvcanary.lab.records import RunRecord, Verdict
 from kvcanary.lab.tables import forward_text, point_rows
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
-from kvcanary.store.report import Kind, Picture, Section, Table, report_html
 from kvcanary.store.rows import RunRow
 from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
 

@@ -9,8 +9,8 @@ from kvcanary.analysis import slot_map
 from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.inspection import counts
 from kvcanary.charts import slots, violations
+from kvcanary.charts.report import Kind, Picture, Section, Table, report_html
 from kvcanary.layout import SlotStatus
-from kvcanary.store.report import Kind, Picture, Section, Table, report_html
 from kvcanary.units import format_bytes, format_count
 
 _LIMIT = 200

@@ -10,13 +10,13 @@ import streamlit as st
 
 from kvcanary.charts.compare import RUN_LIMIT
 from kvcanary.charts.compare_sections import compare_report, compare_sections
+from kvcanary.charts.report import Section
 from kvcanary.charts.sections import VERDICT_KINDS, run_report, run_sections
 from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import markdown_text
 from kvcanary.lab.records import RunRecord
 from kvcanary.store.export import export_csv, export_json, export_parquet
-from kvcanary.store.report import Section
 from kvcanary.store.rows import Filters, RunRow
 from kvcanary.ui import blocks, progress, services, state, style
 from kvcanary.units import format_bytes, format_count

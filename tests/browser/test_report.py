@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 import pytest
 from playwright.sync_api import Browser, Page
 
-from kvcanary.store.report import Picture, Section, Table, Theme, report_html
+from kvcanary.charts.report import Picture, Section, Table, report_html
+from kvcanary.charts.theme import ThemeName
 
 pytestmark = pytest.mark.browser
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(15, 19, 25)"}
@@ -22,14 +23,14 @@ LINES = """element => {
 }"""
 
 
-def drawn(theme: Theme) -> go.Figure:
+def drawn(theme: ThemeName) -> go.Figure:
     color = "#0b62a8" if theme == "light" else "#6cb2f0"
     label = f"<a href='javascript:window.hit=3'>{NASTY}</a>"
     return go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name=label, marker={"color": color}), layout={"showlegend": True, "title": label})
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_report_opens_with_the_network_off(browser: Browser, tmp_path: Path, scheme: Theme) -> None:
+def test_a_report_opens_with_the_network_off(browser: Browser, tmp_path: Path, scheme: ThemeName) -> None:
     wide = Table(head=("slots",) * 30, rows=(("contiguous",) * 30,))
     section = Section(heading=NASTY, tables=(Table(head=("what",), rows=((NASTY,),)), wide), pictures=(Picture(draw=drawn, alt=NASTY),))
     file = tmp_path / "report.html"

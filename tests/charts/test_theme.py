@@ -19,7 +19,7 @@ STREAMLIT = tomllib.loads((PACKAGE.parent / ".streamlit" / "config.toml").read_t
 
 def test_no_colour_stands_outside_the_theme() -> None:
     files = [path for folder in ("charts", "ui") for path in (PACKAGE / folder).rglob("*") if path.suffix in (".py", ".css", ".js")]
-    assert {path.suffix for path in files} == {".py", ".css"}
+    assert {path.suffix for path in files} == {".py", ".css", ".js"}
     assert {path.name: COLOR.findall(path.read_text()) for path in files if COLOR.search(path.read_text())}.keys() == {"theme.py"}
 
 

@@ -17,9 +17,9 @@ from typing import Literal
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from kvcanary.charts.theme import REPORT, ThemeName, css_variables
 from kvcanary.escape import html_text
 
-Theme = Literal["light", "dark"]
 Kind = Literal["pass", "error", "warning", "note"]
 _HERE = Path(__file__).parent
 # Plotly reads a little HTML in its texts. What our own charts use is let through; anything else, a link for one, shows as it was written.
@@ -40,7 +40,7 @@ class Table:
 class Picture:
     """A figure drawn for a theme, and the same in words."""
 
-    draw: Callable[[Theme], go.Figure]
+    draw: Callable[[ThemeName], go.Figure]
     alt: str
 
 
@@ -81,9 +81,15 @@ def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", k
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html_text(title)}</title><style>{(_HERE / 'report.css').read_text(encoding='utf-8')}</style></head>"
+        f"<title>{html_text(title)}</title><style>{_style()}</style></head>"
         f"<body>{''.join(body)}</body></html>\n"
     )
+
+
+def _style() -> str:
+    """The style sheet, with the colours that its rules name. A screen may be dark, paper is not."""
+    night = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {css_variables(REPORT, 'dark')} }} }}"
+    return f":root {{ {css_variables(REPORT, 'light')} }}\n{night}\n{(_HERE / 'report.css').read_text(encoding='utf-8')}"
 
 
 def _section(index: int, section: Section, numbers: Sequence[int]) -> str:

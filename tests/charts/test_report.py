@@ -13,12 +13,13 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from kvcanary.store.report import Picture, Section, Table, Theme, report_html
+from kvcanary.charts.report import Picture, Section, Table, report_html
+from kvcanary.charts.theme import ThemeName
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\" ' & \x00\ud800 <a href='https://example.org'>here</a>"
 
 
-def bars(theme: Theme, label: str = "clean") -> go.Figure:
+def bars(theme: ThemeName, label: str = "clean") -> go.Figure:
     return go.Figure(go.Bar(x=[label], y=[3], marker={"color": "#000000" if theme == "light" else "#ffffff"}))
 
 
@@ -144,3 +145,10 @@ def test_print_and_dark_have_their_own_rules() -> None:
     style = report_html("x", ()).partition("<style>")[2].partition("</style>")[0]
     assert "@media print" in style
     assert "@media screen and (prefers-color-scheme: dark)" in style
+
+
+def test_every_colour_that_the_rules_name_is_there() -> None:
+    style = report_html("x", ()).partition("<style>")[2].partition("</style>")[0]
+    named = set(re.findall(r"var\((--[a-z]+)\)", style))
+    light, dark = (set(re.findall(r"(--[a-z]+): #[0-9a-f]{6};", rule)) for rule in re.findall(r":root \{ (--.*?) \}", style))
+    assert light == dark == named
