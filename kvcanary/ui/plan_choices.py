@@ -10,6 +10,7 @@ from kvcanary.config.settings import FIELDS, Settings, format_field, read_flat
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
 from kvcanary.ui import plan_table, state, style
+from kvcanary.units import group_digits
 
 DERIVED = "derived as SGLang does: "
 
@@ -67,9 +68,9 @@ def _cells(name: str, choice: str, rule: str, free: list[str]) -> tuple[int, str
     return (
         CHOSEN_FIELDS.index(name),
         f'{html_text(spec.label)}<br><span class="kvc-quiet">{html_text(spec.flag)}</span>',
-        f'{html_text(state.texts()[name] or "none")}<br><span class="kvc-quiet">{html_text(stated[:40])}</span>',
-        html_text(choice),
-        f'<span class="kvc-quiet">{html_text(rule)}</span>',
+        f'{html_text(group_digits(state.texts()[name]) or "none")}<br><span class="kvc-quiet">{html_text(stated[:40])}</span>',
+        html_text(group_digits(choice)),
+        f'<span class="kvc-quiet">{html_text(group_digits(rule))}</span>',
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.pages.plan_app import MODEL, field_text, html, keys, open_plan, paste, show, source, type_into
@@ -98,7 +100,9 @@ def test_a_log_stands_beside_the_plan_line_by_line() -> None:
 
 def test_choices_name_their_rule_and_fill_only_what_nobody_stated() -> None:
     app = show(open_plan(**MODEL), "Choices")
-    assert "47000 MiB &lt; 61440 MiB" in html(app)
+    ungrouped = re.findall(r">[^<]*\b\d{5,}\b[^<]*<", html(app).partition("rule with your numbers")[2])
+    assert ungrouped == [], "numbers stand in thin groups, as everywhere on the page"
+    assert "47 000 MiB &lt; 61 440 MiB" in html(app).replace("\u202f", " ")
     app.button(key="use_choices").click().run()
     assert field_text(app, "chunked_prefill_size") == "4096"
     assert field_text(app, "cuda_graph_max_bs") == "32"
