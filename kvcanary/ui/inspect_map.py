@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -119,18 +117,12 @@ def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int)
 
 
 def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
-    slots, counts = inspected.cross.slot_rows(kept & inspected.rows_of(pool))
-    if not len(slots):
+    # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
+    rows, total = inspected.most_reported(pool, kept, _TABLE_LIMIT)
+    if not rows:
         style.caption("No slot is reported.")
         return
-    # A lazy table cannot be selected from, so this one is short; every row stands in the one below the records.
-    least = np.partition(counts, -_TABLE_LIMIT)[-_TABLE_LIMIT] if len(counts) > _TABLE_LIMIT else 0
-    often, explained = np.flatnonzero(counts >= least), inspected.explained(pool)
-    echo = np.array([explained.get(slot) is not None for slot in slots[often].tolist()], dtype=np.bool_)
-    # Of slots with equally many rows a cause comes before what only echoes one.
-    order = often[np.lexsort((slots[often], echo, -counts[often]))][:_TABLE_LIMIT]
-    table = pd.DataFrame({"slot": slots[order], "rows": counts[order]})
-    table["role"] = [_role(explained, slot) for slot in table["slot"].tolist()]
+    table = pd.DataFrame(rows, columns=["slot", "rows", "role"])
     if inspected.page_size and inspected.page_size > 1:
         table["page"], table["in page"] = table["slot"] // inspected.page_size, table["slot"] % inspected.page_size
     st.dataframe(
@@ -138,17 +130,10 @@ def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:
         on_select=lambda: take_row("inspect_slots", table["slot"].tolist()), selection_mode="single-row",
         alt="Reported slots; select a row (Shift+Space) to open its card.",
     )  # fmt: skip
-    which = f"The {format_count(len(table))} slots with the most rows of {format_count(len(slots))}" if len(slots) > len(table) else (
-        f"{format_count(len(slots))} reported slot{'' if len(slots) == 1 else 's'}, most rows first"
+    which = f"The {format_count(len(table))} slots with the most rows of {format_count(total)}" if total > len(table) else (
+        f"{format_count(total)} reported slot{'' if total == 1 else 's'}, most rows first"
     )  # fmt: skip
     style.caption(f"{which}. Select a row (Shift+Space) to open its card.")
-
-
-def _role(explained: Mapping[int, int | None], slot: int) -> str:
-    if slot not in explained:
-        return ""
-    source = explained[slot]
-    return "cause" if source is None else f"echo of {source}"
 
 
 def window(found: Loaded, slot: int) -> None:
