@@ -9,6 +9,7 @@ from kvcanary.charts import frontier as charts
 from kvcanary.charts.sections import VERDICT_KINDS
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import markdown_text
+from kvcanary.lab.campaign_job import CampaignSpec, plan_of
 from kvcanary.lab.frontier import answer, best_cost, headline, launch_settings
 from kvcanary.lab.records import RunRecord, RunState
 from kvcanary.ui import blocks, fault_lab_address, fault_lab_controls, fault_lab_data, fault_lab_replay, progress, services, state, style
@@ -16,7 +17,7 @@ from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count, format_fraction, format_seconds
 
 _CONFIG = {"displayModeBar": False}
-_LIVE_S = 2.0
+_LIVE_S, _RUNS_PER_S = 2.0, 300
 _SECONDS, _ENTRIES = "cost in seconds", "cost in entries"
 _STEPS, _TOKENS = "latency in steps", "latency in tokens"
 
@@ -28,7 +29,7 @@ def result(record: RunRecord | None) -> None:
         return
     if record.state.active:
         progress.panel(record.id)
-        _live(record.id)
+        st.fragment(_live, run_every=pace_s(record))(record.id)
         return
     try:
         campaign = fault_lab_data.load(record)
@@ -65,7 +66,15 @@ def _failed(record: RunRecord) -> None:
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
 
 
-@st.fragment(run_every=_LIVE_S)
+def pace_s(record: RunRecord) -> float:
+    """How long a matrix of a campaign that runs is left as it is: reading and summing up thousands of runs takes a second of its machine."""
+    try:
+        planned = len(plan_of(CampaignSpec(**record.spec)).run_keys())
+    except KvCanaryError:
+        return _LIVE_S
+    return max(_LIVE_S, planned / _RUNS_PER_S)
+
+
 def _live(run_id: str) -> None:
     """The matrix as far as it is known."""
     try:

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcanary.lab.campaign import DEFAULT_CONFIGS
+from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs, run_campaign_job
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
-from kvcanary.ui import fault_lab_replay, services
+from kvcanary.ui import fault_lab_replay, fault_lab_view, services
 
 APP = str(Path(__file__).parents[2] / "app.py")
 SPEC = CampaignSpec(faults=["payload_bytes.bit_flip", "slot_leak.never_freed"], configs=["chain only", "partial"], seeds=1)
@@ -238,3 +238,10 @@ def test_a_story_is_told_row_by_row_under_each_configuration() -> None:
     written = text_of(app)
     assert written.count("verify skips slot 0, and the chain check of its successor with it") == 5
     assert written.count("STRICT request 1 position 3 cell at slot 0") == 1
+
+
+@pytest.mark.parametrize(("faults", "seeds", "least", "most"), [(1, 1, 2.0, 2.0), (None, 10, 8.0, 20.0)])
+def test_a_large_campaign_is_drawn_less_often_while_it_runs(faults: int | None, seeds: int, least: float, most: float) -> None:
+    spec = CampaignSpec(faults=[".".join(fault) for fault in ALL_FAULTS[:faults]], configs=list(DEFAULT_CONFIGS), seeds=seeds)
+    record = RunRecord(id=RUN, kind="campaign", state=RunState.RUNNING, spec=asdict(spec), created_s=1.0)
+    assert least <= fault_lab_view.pace_s(record) <= most
