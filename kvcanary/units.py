@@ -15,7 +15,7 @@ INTEGER_FORMS = "16384, 16_384, 16 384, 16k (= 16 000), 16Ki (= 16 384), 1.5M, 2
 SIZE_FORMS = "80GiB, 80 GB (= 80 * 10^9), 81559MiB, 1.5TiB, 85520809984"
 
 _SPACES = re.compile(r"[\u0020\u00a0\u2009\u202f]")
-_LONG_NUMBER = re.compile(r"(?<![\w.])\d{5,}(?!\w|\.\d)")
+_LONG_NUMBER = re.compile(r"(?<![\w.])\d{4,}(?!\w|\.\d)")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+")
 _PLAIN = re.compile(r"[+-]?\d+(?:_\d+)*")
 _SCALED = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(k|K|M|G|T|Ki|Mi|Gi|Ti)")
@@ -100,7 +100,7 @@ def format_count(value: int) -> str:
 
 
 def group_digits(text: str) -> str:
-    """A formula or a sentence with its whole numbers of five digits or more in thin groups; parts of names and decimals stay."""
+    """A formula or a sentence with its whole numbers written as `format_count` does; parts of names and decimals stay."""
     return _LONG_NUMBER.sub(lambda match: format_count(int(match[0])), text)
 
 

@@ -141,6 +141,13 @@ def test_a_time_has_a_unit() -> None:
 
 
 def test_digits_are_grouped_in_a_formula_but_not_in_names_and_decimals() -> None:
-    text = "3 * pool_slot_count 262144 = 786432; 4096 rows, 0.123456, bf16_100000, 262144.5, got 262144."
-    grouped = "3 * pool_slot_count 262\u202f144 = 786\u202f432; 4096 rows, 0.123456, bf16_100000, 262144.5, got 262\u202f144."
+    text = "3 * pool_slot_count 262144 = 786432; 4096 rows, 999 pages, 0.123456, bf16_100000, 262144.5, got 262144."
+    grouped = (
+        "3 * pool_slot_count 262\u202f144 = 786\u202f432; 4\u202f096 rows, 999 pages, 0.123456, bf16_100000, 262144.5, got 262\u202f144."
+    )
     assert units.group_digits(text) == grouped
+
+
+@given(st.integers(0, 10**12))
+def test_a_number_in_a_formula_is_written_as_one_beside_it(value: int) -> None:
+    assert units.group_digits(f"rows {value} = {value}") == f"rows {units.format_count(value)} = {units.format_count(value)}"

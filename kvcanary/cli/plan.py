@@ -24,7 +24,7 @@ from kvcanary.config.rules import RULES
 from kvcanary.errors import ConfigError, ImportTextError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.importers.detect import MAX_BYTES, read_bytes
-from kvcanary.units import format_bytes, format_count
+from kvcanary.units import format_bytes, format_count, group_digits
 
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -124,7 +124,7 @@ def _print(report: PlanReport) -> None:
     if report.capacities is not None:
         console.print("\n[bold]Launch capacities[/]")
         for bound in report.capacities.bounds:
-            console.print(f"  {bound.label}: {format_count(bound.value)}   {terminal_text(bound.text)}")
+            console.print(f"  {bound.label}: {format_count(bound.value)}   {terminal_text(group_digits(bound.text))}")
     if report.plan is not None:
         console.print(f"\n[bold]Memory of one rank[/]: {terminal_text(report.plan.summary)}")
         console.print(_memory_table(report.plan))
@@ -179,7 +179,7 @@ def _memory_table(plan: MemoryPlan) -> Table:
     table.add_column("formula", overflow="fold")
     for line in plan.lines:
         if line.item is not None:
-            table.add_row(terminal_text(line.label), format_bytes(line.item.bytes), terminal_text(line.item.text))
+            table.add_row(terminal_text(line.label), format_bytes(line.item.bytes), terminal_text(group_digits(line.item.text)))
         elif line.unknown is not None:
             table.add_row(terminal_text(line.label), "unknown", terminal_text(f"{line.unknown.text}; settled by {line.unknown.settle}"))
     return table

@@ -60,6 +60,11 @@ class PlanLine:
         """Bytes on this rank, None where unknown."""
         return None if self.item is None else self.item.bytes
 
+    @property
+    def in_words(self) -> str:
+        """The label inside a sentence: 'the weights', 'the KV pool'."""
+        return f"the {self.label if self.label[1].isupper() else self.label[0].lower() + self.label[1:]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
@@ -139,7 +144,7 @@ class MemoryPlan:
     def summary(self) -> str:
         """One sentence: the total against the budget, and what is missing from it."""
         total = f"{'at least ' if self.unknown_lines else ''}{format_bytes(self.known_bytes)}"
-        unknown = ", ".join(line.label for line in self.unknown_lines)
+        unknown = ", ".join(line.in_words for line in self.unknown_lines)
         if self.budget_bytes is None or self.headroom_bytes is None:
             return f"{total} needed; not known: the memory of the device{f', {unknown}' if unknown else ''}"
         missing = f"; not known: {unknown}" if unknown else ""

@@ -311,7 +311,7 @@ class _Log:
         headroom = self.plan.headroom_bytes
         # Between forwards the canary's workspace is not allocated, so an idle server shows it as free.
         planned = None if headroom is None else headroom / GIB + (self.gib("canary_workspace") or 0.0)
-        missing = ", ".join(line.label for line in self.plan.unknown_lines)
+        missing = ", ".join(line.in_words for line in self.plan.unknown_lines)
         why = f"the plan does not know: {missing}" if missing else ""
         no_budget = "neither the memory of the device nor what was free before loading is stated"
         return graphs + self.row("available_gpu_mem_gb", "Free when ready", "GiB", free, planned, FREE_MEMORY_TOLERANCE_GIB, why, no_budget)

@@ -29,7 +29,7 @@ def test_settings_that_start() -> None:
     result = run("--pool-slot-count", "16k", "--max-seq-len-per-req", "4100")
     assert result.exit_code == 0
     assert "Starts" in result.stdout
-    assert "3 * pool_slot_count 16000 = 48000" in result.stdout
+    assert "3 * pool_slot_count 16\u202f000 = 48\u202f000" in result.stdout
 
 
 def test_settings_that_do_not_start_say_so_in_the_exit_code() -> None:
