@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcanary.errors import ConfigError
-from kvcanary.typed import typed
+from kvcanary.typed import Loose, typed
 
 
 class Colour(StrEnum):
@@ -62,3 +62,28 @@ def test_what_does_not_fit_is_named(values: dict[str, Any], said: str) -> None:
         typed(Whole, values)
     assert str(caught.value).startswith(said)
     assert len(str(caught.value)) < 200
+
+
+def test_loose_reads_what_fits_and_nothing_else() -> None:
+    values = {
+        "text": "a",
+        "flag": True,
+        "whole": 7,
+        "below": -7,
+        "huge": 1 << 63,
+        "share": 0.5,
+        "nan": float("nan"),
+        "list": ["a", 1, {"b": "c"}, {}],
+    }
+    loose = Loose({**values, "object": {"one": {"text": "x"}, "two": 3}, "none": None})
+    names = [*values, "object", "none", "missing"]
+    assert {name: found for name in names if (found := loose.text(name))} == {"text": "a"}
+    assert {name: found for name in names if (found := loose.flag(name)) is not None} == {"flag": True}
+    assert {name: found for name in names if (found := loose.integer(name)) is not None} == {"whole": 7, "below": -7}
+    assert {name: found for name in names if (found := loose.count(name)) is not None} == {"whole": 7}
+    assert {name: found for name in names if (found := loose.number(name)) is not None} == {"whole": 7, "below": -7, "share": 0.5}
+    assert {name: found for name in names if (found := loose.texts(name))} == {"list": ["a"]}
+    assert [part.text("b") for part in loose.parts("list")] == ["c"]
+    assert [name for name in names if loose.part(name)] == ["object"]
+    assert [(name, part.text("text")) for name, part in loose.named("object")] == [("one", "x")]
+    assert not any([Loose(None), Loose([1]), loose.named("list"), loose.parts("object")])

@@ -7,20 +7,29 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import OTHER_PART, PART_COLORS, SERIES, STATUS_LOOKS, ThemeName, faint, ink, layout, pick
-from kvcanary.config.memory import CANARY_PARTS, MemoryPlan
+from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Share
 from kvcanary.config.overflow import OverflowForecast, PrefixGroup, verify_rows
 from kvcanary.config.solve import Frontier
+from kvcanary.config.stored_plan import StoredMemory
+from kvcanary.escape import chart_text
 from kvcanary.layout import VERIFY_CAPACITY_FACTOR, SlotStatus
 from kvcanary.units import GIB, MIB, format_bytes, format_count
 
+Memory = MemoryPlan | StoredMemory
 _WHOLE, _CANARY = "whole rank", "canary only"
+_KEY_HEIGHT = 96
+PAYS: dict[str, str] = {
+    Share.STATIC: "static share",
+    Share.SLACK: "outside the static share",
+    Share.RESERVED: "taken off the pool",
+}
 
 
-def memory_bar(plan: MemoryPlan, theme: ThemeName) -> go.Figure:
+def memory_bar(plan: Memory, theme: ThemeName, *, legend: bool = False) -> go.Figure:
     """Two stacked bars: the whole rank against its memory, and below it the canary's parts alone in MiB.
 
     The second bar is there because the canary is rarely more than a few percent and would be a hairline in the first. Names and sizes
-    stand in `memory_key`, which a narrow screen can wrap.
+    stand in `memory_key`, which a narrow screen can wrap; legend draws them below the bars, for where nothing can stand beside them.
     """
     canary = _by_part(plan, canary=True)
     # Of a plan without weights and pool only some MiB are known.
@@ -51,23 +60,43 @@ def memory_bar(plan: MemoryPlan, theme: ThemeName) -> go.Figure:
             "xaxis2": {**axis, "anchor": "y2", "ticksuffix": " MiB"},
             "yaxis2": {"domain": [0.12, 0.44], "anchor": "x2", "automargin": True},
         }
+    if legend:
+        # Below the bars, which keep their own height whatever number of lines the width leaves to it.
+        for bar, (name, size, _) in zip(bars, memory_key(plan, theme), strict=True):
+            bar["name"] = f"{chart_text(name)} {size}"
+        look |= {"showlegend": True, "height": look["height"] + _KEY_HEIGHT}
+        look["legend"] = {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom", "xref": "container"}
+        look["margin"] = {**look["margin"], "b": _KEY_HEIGHT}
     return go.Figure(bars, look)
 
 
-def memory_key(plan: MemoryPlan, theme: ThemeName) -> list[tuple[str, str, str]]:
+def memory_key(plan: Memory, theme: ThemeName) -> list[tuple[str, str, str]]:
     """(name, size, colour) of each segment of `memory_bar`, in its order; the canary's parts follow the whole."""
     parts = [*_whole_parts(plan), *_by_part(plan, canary=True)]
     return [(name, format_bytes(size), _color(name, theme)) for name, size in parts]
 
 
-def memory_summary(plan: MemoryPlan) -> str:
+def memory_summary(plan: Memory) -> str:
     """The bars in words."""
     largest = sorted(_by_part(plan, canary=False) + _by_part(plan, canary=True), key=lambda pair: -pair[1])[:3]
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
     return f"{plan.summary}. Largest parts: {parts}." if parts else plan.summary
 
 
-def _whole_parts(plan: MemoryPlan) -> list[tuple[str, int]]:
+def memory_sums(plan: Memory) -> list[tuple[str, int, str]]:
+    """(name, bytes, what it is) of the sums below the lines, as far as they are known."""
+    more = "; lines that are unknown come on top" if plan.unknown_lines else ""
+    rows = [("known lines", plan.known_bytes, f"sum of the lines above{more}")]
+    if plan.static_limit_bytes is not None and plan.static_left_bytes is not None:
+        rows.append(("static share", plan.static_limit_bytes, "mem_fraction_static of the memory of the device"))
+        rows.append(("left in the static share", plan.static_left_bytes, "negative: SGLang makes the pool smaller than asked for"))
+    if plan.budget_bytes is not None and plan.headroom_bytes is not None:
+        rows.append(("memory of the device", plan.budget_bytes, plan.budget_note))
+        rows.append(("headroom", plan.headroom_bytes, "what is left for activations and for lines that are unknown"))
+    return rows
+
+
+def _whole_parts(plan: Memory) -> list[tuple[str, int]]:
     parts = _by_part(plan, canary=False)
     if plan.canary_bytes:
         parts.append(("canary", plan.canary_bytes))
@@ -76,7 +105,7 @@ def _whole_parts(plan: MemoryPlan) -> list[tuple[str, int]]:
     return parts
 
 
-def _by_part(plan: MemoryPlan, *, canary: bool) -> list[tuple[str, int]]:
+def _by_part(plan: Memory, *, canary: bool) -> list[tuple[str, int]]:
     sizes: dict[str, int] = {}
     for line in plan.lines:
         if (line.part in CANARY_PARTS) == canary and line.bytes:
@@ -91,14 +120,14 @@ def _color(name: str, theme: ThemeName) -> str:
 def _segment(name: str, size: int, row: str, length: float, axis: str, theme: ThemeName) -> dict[str, Any]:
     return {
         "type": "bar",
-        "name": name,
+        "name": chart_text(name),
         "x": [length],
         "y": [row],
         "xaxis": axis,
         "yaxis": axis.replace("x", "y"),
         "orientation": "h",
         "marker": {"color": _color(name, theme), "line": {"color": faint(theme), "width": 1}},
-        "hovertemplate": f"{name}: {format_bytes(size)}<extra></extra>",
+        "hovertemplate": f"{chart_text(name)}: {format_bytes(size)}<extra></extra>",
     }
 
 

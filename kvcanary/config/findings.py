@@ -54,6 +54,13 @@ class Finding:
         return asdict(self)
 
 
+def count_sentence(severities: Iterable[str]) -> str:
+    """'2 errors, 1 warning, 3 notes', leaving out what there is none of."""
+    found = list(severities)
+    parts = [f"{found.count(kind)} {kind}{'s' if found.count(kind) > 1 else ''}" for kind in Severity if kind in found]
+    return ", ".join(parts) or "no findings"
+
+
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 

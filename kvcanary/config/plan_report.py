@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvcanary.config.capacities import LaunchCapacities
-from kvcanary.config.findings import Finding, Severity, worst_first
+from kvcanary.config.findings import Finding, Severity, count_sentence, worst_first
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import MemoryPlan, memory_plan
@@ -42,8 +42,8 @@ class PlanReport:
     def sentence(self) -> str:
         """The answer in one sentence."""
         errors = [finding.message for finding in self.findings if finding.severity is Severity.ERROR]
-        counted = f"{len(self.findings)} findings from {len(RULES)} rules"
-        memory = f" {self.plan.summary}" if self.plan is not None else ""
+        counted = f"{count_sentence(finding.severity for finding in self.findings)} from {len(RULES)} rules"
+        memory = f" Memory of one rank: {self.plan.summary}." if self.plan is not None else ""
         return f"Will not start, {counted}: {errors[0]}" if errors else f"Starts, {counted}.{memory}"
 
 
@@ -71,7 +71,10 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "findings": [finding.to_dict() for finding in report.findings],
         "capacities": None
         if report.capacities is None
-        else {bound.name: {"value": bound.value, "formula": bound.text, "source": bound.source} for bound in report.capacities.bounds},
+        else {
+            bound.name: {"label": bound.label, "value": bound.value, "formula": bound.text, "source": bound.source}
+            for bound in report.capacities.bounds
+        },
         "memory": None if plan is None else _memory_document(plan),
         "solve": None if plan is None else _solve_document(plan),
         "log": None
@@ -79,7 +82,15 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         else {
             "summary": report.log.text,
             "rows": [
-                {"name": row.name, "unit": row.unit, "log": row.observed, "plan": row.planned, "status": row.status, "why": row.why}
+                {
+                    "name": row.name,
+                    "label": row.label,
+                    "unit": row.unit,
+                    "log": row.observed,
+                    "plan": row.planned,
+                    "status": row.status,
+                    "why": row.why,
+                }
                 for row in report.log.rows
             ],
         },
@@ -94,18 +105,21 @@ def _memory_document(plan: MemoryPlan) -> dict[str, Any]:
         "known_bytes": plan.known_bytes,
         "canary_bytes": plan.canary_bytes,
         "budget_bytes": plan.budget_bytes,
+        "budget_note": plan.budget_note,
         "headroom_bytes": plan.headroom_bytes,
         "static_left_bytes": plan.static_left_bytes,
         "remedies": [{"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text} for fix in remedies(plan)],
         "lines": [
             {
                 "name": line.name,
+                "label": line.label,
                 "part": line.part,
                 "share": line.share,
                 "bytes": line.bytes,
                 "formula": line.item.text if line.item else None,
                 "source": line.item.source if line.item else None,
                 "unknown": line.unknown.text if line.unknown else None,
+                "settle": line.unknown.settle if line.unknown else None,
             }
             for line in plan.lines
         ],

@@ -1,4 +1,4 @@
-"""Building blocks that more than one page shows: counts of findings, tables."""
+"""Building blocks that more than one page shows: tables, and a sentence in the place of what cannot be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from kvcanary.config.findings import Finding, Severity
 from kvcanary.errors import JobError, StoreError
 from kvcanary.escape import html_text
 from kvcanary.ui import style
@@ -20,13 +19,6 @@ def sentence_for_trouble() -> Iterator[None]:
         yield
     except (StoreError, JobError) as error:
         style.verdict(str(error), "error")
-
-
-def count_sentence(findings: Iterable[Finding]) -> str:
-    """'2 errors, 1 warning, 3 notes', leaving out what there is none of."""
-    found = [finding.severity for finding in findings]
-    parts = [f"{found.count(kind)} {kind}{'s' if found.count(kind) > 1 else ''}" for kind in Severity if kind in found]
-    return ", ".join(parts) or "no findings"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from kvcanary.charts import plan as charts
 from kvcanary.config.capacities import LaunchCapacities
-from kvcanary.config.findings import Severity
+from kvcanary.config.findings import Severity, count_sentence
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Verdict, memory_plan
@@ -17,7 +17,7 @@ from kvcanary.config.remedies import canary_cost
 from kvcanary.config.solve import PoolAnswer, largest_pool
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
-from kvcanary.ui import blocks, import_report, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
+from kvcanary.ui import import_report, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
 from kvcanary.units import format_bytes, format_count, format_fraction, group_digits
 
 VIEW = "plan_view"
@@ -46,7 +46,7 @@ def verdict(given: Planned) -> None:
     """The answer in one sentence."""
     findings = given.current.findings
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    counted = blocks.count_sentence(findings)
+    counted = count_sentence(finding.severity for finding in findings)
     if errors:
         head = "Will not start" if given.current.readable else "Not computed"
         style.verdict(f"{head}, {counted}: {errors[0].message.removeprefix('kv-canary: ').partition('; ')[0]}", "error")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvcanary.config.findings import count_sentence
 from kvcanary.escape import html_text
-from kvcanary.ui import access, blocks, progress, services, state
+from kvcanary.ui import access, progress, services, state
 from kvcanary.units import format_count
 
 
@@ -14,11 +15,12 @@ def draw() -> None:
     current = state.current()
     settings = current.settings
     name = settings.model.model or "No model named"
+    counted = count_sentence(finding.severity for finding in current.findings)
     device = list(services.devices())[-1]
     with st.sidebar:
         st.html(
             f'<div class="kvc-side"><b>{html_text(name)}</b><br>{format_count(settings.pool.pool_slot_count)} slots · '
-            f"{html_text(blocks.count_sentence(current.findings))}<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
+            f"{html_text(counted)}<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
         )
         progress.sidebar()
         if access.login() is not None:
