@@ -13,7 +13,7 @@ from rich.table import Table
 from kvcanary.cli.exit_codes import FAIL, PASS
 from kvcanary.cli.options import SETTINGS_FILE_LIMIT_BYTES, fail, read_file, read_settings, wide_console, with_settings, write_document
 from kvcanary.config.devices import Device, catalogue, find_device, parse_devices
-from kvcanary.config.findings import Severity
+from kvcanary.config.findings import Severity, count_sentence
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import MemoryPlan
@@ -115,7 +115,7 @@ def _observed(path: Path) -> dict[str, Any]:
 def _print(report: PlanReport) -> None:
     console = wide_console()
     word, style = ("Starts", "bold green") if report.starts else ("Will not start", "bold red")
-    console.print(f"[{style}]{word}[/]: {len(report.findings)} findings from {len(RULES)} rules")
+    console.print(f"[{style}]{word}[/]: {count_sentence(finding.severity for finding in report.findings)} from {len(RULES)} rules")
     for finding in report.findings:
         console.print(f"\n[{_COLORS[finding.severity]}]{finding.severity.upper()}[/] {terminal_text(finding.message)}")
         console.print(f"  {terminal_text(finding.why)}")
