@@ -40,7 +40,7 @@ def with_amount(fix: Fix, settings: Settings, stated: Mapping[str, Any], missing
         return fix
     if verb == "lower" and fix.field in _HALVED:
         return _halved(fix, was, stated)
-    if verb == "raise" and fix.field in _DOUBLED:
+    if verb == "raise" and fix.field in _DOUBLED and was > 0:
         return _valued(fix, was * 2, f"set {fix.flag} to {format_count(was * 2)}, twice {format_count(was)}")
     return fix
 

@@ -37,7 +37,7 @@ _NEVER_LAST = re.compile(
     r"-?[\d.]+$"
 )
 _LAST_NUMBER = re.compile(r"-?[\d.,_]*\d$")
-_LONG_NUMBER = re.compile(r"\d{20,}")
+_LONG_NUMBER = re.compile(r"\d{19,}")
 _PROCESS = re.compile(r"\((\w+ pid=\d+)[,)]")
 
 _BUSY = "Decode batch"
@@ -112,7 +112,7 @@ def _close(record: _Open, *, cut: bool = False) -> Record:
     if cut:
         glued, spaced = (joined[:-80] + _LAST_NUMBER.sub("", joined[-80:]) for joined in (glued, spaced))
     if _LONG_NUMBER.search(glued):
-        # No engine prints such a number, and the interpreter refuses to read one of several thousand digits.
+        # No engine prints such a number, no field of the settings takes it, and the interpreter reads none of several thousand digits.
         glued, spaced = (_LONG_NUMBER.sub("#", joined) for joined in (glued, spaced))
     return Record(text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, cut=cut)
 

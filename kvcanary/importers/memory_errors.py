@@ -18,7 +18,8 @@ PROMPT_SPARE_TOKENS = 6
 
 
 def _leak(groups: Groups) -> Mapping[str, Any]:
-    values = {name: int(text) for name, text in groups.items() if text}
+    names = ("total", "available", "evictable", "protected", "uncached")
+    values = {name: int(groups[name]) for name in names if groups.get(name)}
     total = values["available"] + values["evictable"] + values["protected"]
     return {**values, "sum": total, "overcount": total - values["total"]}
 

@@ -68,6 +68,11 @@ def test_half_a_chunk_is_whole_pages_and_its_flag_is_over_all_ranks(stated: dict
     assert found.text.endswith(f", {text}")
 
 
+def test_ranks_that_are_none_are_not_doubled() -> None:
+    fix = towards("tp_size", "--tp-size", "raise")
+    assert with_amount(fix, Settings(), {"tp_size": -1}) is fix
+
+
 def test_half_a_chunk_of_less_than_a_page_is_none() -> None:
     fix = towards("chunked_prefill_size", "--chunked-prefill-size", "lower")
     assert with_amount(fix, Settings(), {"chunked_prefill_size": 64, "page_size": 64}) is fix

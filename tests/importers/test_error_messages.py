@@ -319,6 +319,30 @@ def test_the_weights_of_the_log_give_the_least_fraction() -> None:
     assert entry.fixes[0].flag == "--mem-fraction-static 0.751"
 
 
+@pytest.mark.parametrize(("text", "label", "wanted"), CASES, ids=[f"{label}-{number}" for number, (_, label, _) in enumerate(CASES)])
+def test_each_message_behind_a_start_says_the_same(text: str, label: str, wanted: list[tuple[str, Any]]) -> None:
+    # The weights need less than the fraction that failed, so they are no way up.
+    start = (
+        "[2031-02-03 04:05:00] server_args=ServerArgs(model_path='m', tp_size=2, mem_fraction_static=0.55)\n"
+        "[2031-02-03 04:05:01 TP0] Load weight end. elapsed=3.00 s, type=Wren, avail mem=30.00 GB, mem usage=10.00 GB.\n"
+    )
+    alone, behind = read_text(text), read_text(start + text)
+    [entry] = behind.explanations
+    assert (entry.label, changes(entry)) == (label, wanted)
+    assert (entry.message, entry.explanation) == (alone.explanations[0].message, alone.explanations[0].explanation)
+    stated = {name: value for name, value in alone.observed.items() if value is not None and name not in ("ranks", "ready")}
+    assert stated.items() <= behind.observed.items()
+
+
+def test_a_number_that_no_field_takes_gives_no_value() -> None:
+    text = (
+        "ValueError: The model's max seq len (8192) is larger than the maximum number of tokens that can be stored in KV cache ("
+        + "9" * 19
+        + ")."
+    )
+    assert read_text(text + "\nValueError: kv-canary: pool_slot_count must be positive, got 0").explanations[0].label == "canary_pool_empty"
+
+
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 40.00 GiB of which 128.00 MiB is free."
 LOADED = "[2031-02-03 04:05:01 TP0] Load weight end. elapsed=3.00 s, type=Wren, avail mem=30.00 GB, mem usage=10.00 GB.\n"
 
