@@ -115,6 +115,11 @@ class RunRecord:
     owner: str = ""
     sweep: str = ""
 
+    @property
+    def owner_key(self) -> str:
+        """See `owner_key`."""
+        return owner_key(self.owner)
+
     def to_document(self) -> dict[str, Any]:
         """The JSON document with its schema name and version first."""
         # Not asdict, which copies every value: this is written at each step, and read by the hundred thousand.
@@ -133,6 +138,11 @@ class RunRecord:
         values |= {name: tuple(values.get(name, ())) for name in ("skipped", "notes")}
         values["state"], values["verdict"] = RunState(values["state"]), Verdict(values["verdict"])
         return cls(**values)
+
+
+def owner_key(owner: str) -> str:
+    """The stable part of 'name (key)', as a login names people; empty without an owner."""
+    return owner.rpartition(" (")[2].removesuffix(")")
 
 
 def check_schema(document: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ _HEADER_BYTES = 100
 _MIGRATIONS = Path(__file__).with_name("migrations")
 # Any number that nothing else in the database takes; held while the schema is brought up to date.
 _ADVISORY_KEY = 0x6B76_6361_6E61
+_DAMAGED = "is damaged; move it away and start again: runs are read anew from their folders; notes, labels and who may see a run are lost"
 # What the engines say, in the order in which it is looked for, and what it means to the operator.
 _SENTENCES = (
     ("database is locked", "is locked by another program for more than {wait:g} s; close that program, then try again"),
@@ -33,8 +34,8 @@ _SENTENCES = (
     ("disk I/O error", "cannot be written (disk I/O error: a full or failing disk); free space there, then try again"),
     ("readonly database", "cannot be written because it is read-only; make it and its folder writable, or choose another data folder"),
     ("unable to open database file", "cannot be opened; make it and its folder readable and writable, or choose another data folder"),
-    ("malformed", "is damaged; move it away and start again: runs are read anew from their folders, only notes and labels are lost"),
-    ("not a database", "is damaged; move it away and start again: runs are read anew from their folders, only notes and labels are lost"),
+    ("malformed", _DAMAGED),
+    ("not a database", _DAMAGED),
 )
 
 
@@ -134,7 +135,7 @@ def _create(path: Path, url: URL) -> None:
                 if path.stat().st_size < _HEADER_BYTES:
                     raise StoreError(
                         f"store {path} is damaged (it is empty); move it away and start again: runs are read anew from their folders, "
-                        "only notes and labels are lost"
+                        "only notes, labels and who may see a run are lost"
                     )
                 return
             # What a store that was moved away left behind would be applied to the new one.

@@ -6,6 +6,7 @@ a URL says, where several hosts may share it.
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 import time
@@ -27,7 +28,7 @@ from kvcanary.store.disk import DiskUse, measure
 from kvcanary.store.documents import RunDocument, write_run
 from kvcanary.store.files import RunFiles
 from kvcanary.store.retention import beyond, mark_deleted
-from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row
+from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row, visible_to
 from kvcanary.store.runs import SlotArrays, read_cards, read_slot_arrays
 from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
 from kvcanary.store.sync import FolderSync, insert_for, remove_runs
@@ -50,6 +51,7 @@ class Store:
         self.files = RunFiles(root, shared_url)
         self._engine = open_database(url)
         self._not_removed: dict[str, str] = {}
+        self._viewer: str | None = None
         self._sync = FolderSync(self._engine, self.files)
         self._sync.run()
 
@@ -62,6 +64,12 @@ class Store:
         """
         return cls(url or f"sqlite:///{data_folder / DATABASE_NAME}", data_folder, shared_url)
 
+    def seen_by(self, key: str) -> Store:
+        """This store for one person, by the key of their login: private runs of others are not there. Connections are shared."""
+        theirs = copy.copy(self)
+        theirs._viewer = key
+        return theirs
+
     def close(self) -> None:
         """Give back connections."""
         self._engine.dispose()
@@ -72,7 +80,7 @@ class Store:
     def list(self, *, order: str = "newest", limit: int | None = None, offset: int = 0, **filters: Unpack[Filters]) -> _Rows:
         """Rows that fit all filters; order is newest, oldest or largest."""
         self._sync.run()
-        query = select(RUNS).where(condition(filters)).order_by(*order_by(order)).limit(limit).offset(offset)
+        query = select(RUNS).where(condition(filters), self._visible).order_by(*order_by(order)).limit(limit).offset(offset)
         with reading(self._engine) as connection:
             rows = connection.execute(query).mappings().all()
             labels = _labels_of(connection, [row["id"] for row in rows])
@@ -82,7 +90,7 @@ class Store:
         """How many runs fit all filters."""
         self._sync.run()
         with reading(self._engine) as connection:
-            return connection.scalar(select(func.count()).select_from(RUNS).where(condition(filters))) or 0
+            return connection.scalar(select(func.count()).select_from(RUNS).where(condition(filters), self._visible)) or 0
 
     def choices(self) -> dict[str, _Texts]:
         """What there is to filter by: kind, verdict, state, machine, model and label, each sorted and without the empty text."""
@@ -91,21 +99,25 @@ class Store:
         with reading(self._engine) as connection:
             for name in ("kind", "verdict", "state", "machine", "model"):
                 # Deleted runs are among them, so that an index alone answers.
-                found[name] = sorted(value for value in connection.scalars(select(RUNS.c[name]).distinct()) if value)
-            found["label"] = sorted(connection.scalars(select(LABELS.c.label).distinct()))
+                found[name] = sorted(value for value in connection.scalars(select(RUNS.c[name]).where(self._visible).distinct()) if value)
+            labels = select(LABELS.c.label).distinct()
+            if self._viewer is not None:
+                labels = labels.join(RUNS, RUNS.c.id == LABELS.c.run_id).where(self._visible)
+            found["label"] = sorted(connection.scalars(labels))
         return found
 
     def row(self, run_id: str) -> RunRow:
         """One row, deleted or not; StoreError when there is no such run."""
         self._sync.run()
         with reading(self._engine) as connection:
-            found = connection.execute(select(RUNS).where(RUNS.c.id == _checked(run_id))).mappings().one_or_none()
+            found = connection.execute(select(RUNS).where(RUNS.c.id == _checked(run_id), self._visible)).mappings().one_or_none()
             if found is None:
                 raise self._missing(run_id)
             return to_row(found, _labels_of(connection, [run_id]).get(run_id, ()))
 
     def record(self, run_id: str) -> RunRecord:
         """One record, as its folder has it, else as the database does; StoreError when there is no such run or it cannot be read."""
+        self._see(run_id)
         if (own := self.files.own(run_id)) is not None:
             return own.read_record()
         with reading(self._engine) as connection:
@@ -117,13 +129,14 @@ class Store:
     def records(self, *, order: str = "newest", limit: int | None = None, offset: int = 0, **filters: Unpack[Filters]) -> _Records:
         """Like `list`, with the whole record of each."""
         self._sync.run()
-        query = select(DOCUMENTS.c.document).join(RUNS, RUNS.c.id == DOCUMENTS.c.run_id).where(condition(filters))
+        query = select(DOCUMENTS.c.document).join(RUNS, RUNS.c.id == DOCUMENTS.c.run_id).where(condition(filters), self._visible)
         with reading(self._engine) as connection:
             documents = connection.scalars(query.order_by(*order_by(order)).limit(limit).offset(offset)).all()
         return [RunRecord.from_document(json.loads(document)) for document in documents]
 
     def folder(self, run_id: str) -> RunFolder:
         """A folder to read a run's files from; StoreError where they cannot be had here, naming where they are."""
+        self._see(run_id)
         if (own := self.files.own(run_id)) is not None:
             return own
         with reading(self._engine) as connection:
@@ -184,14 +197,15 @@ class Store:
 
     def remove_label(self, run_id: str, label: str) -> None:
         """Take a label away; one that it does not have is no error."""
+        self._see(run_id)
         with writing(self._engine) as connection:
             connection.execute(delete(LABELS).where(LABELS.c.run_id == run_id, LABELS.c.label == label.strip()))
 
     def delete(self, run_id: str) -> None:
         """Take a run out of every list; `restore` brings it back until `purge`. StoreError while it is active."""
         self._sync.run()
-        if run_id in self._sync.problems:
-            # A folder that cannot be read has no row that could be marked.
+        if run_id in self._sync.problems and self._viewer is None:
+            # A folder that cannot be read has no row that could be marked, and names nobody whose it is.
             self.files.remove(run_id, "")
             return
         with self._changing(run_id) as connection:
@@ -204,6 +218,13 @@ class Store:
         """Undo a deletion; StoreError when its files are gone already."""
         with self._changing(run_id) as connection:
             connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(deleted_s=None))
+
+    def set_private(self, run_id: str, private: bool) -> None:
+        """Whether its owner alone sees a run; StoreError for one that has none."""
+        with self._changing(run_id) as connection:
+            if private and not connection.scalar(select(RUNS.c.owner_key).where(RUNS.c.id == run_id)):
+                raise StoreError(f"run {run_id} was made without a login, so that there is nobody to keep it to")
+            connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(private=int(private)))
 
     def removable(self, after_s: float = UNDO_S) -> _Rows:
         """What `purge` would remove now, newest first."""
@@ -249,16 +270,16 @@ class Store:
         self._sync.run()
         return measure(self._engine, self.root)
 
-    def save_plan(self, settings: dict[str, Any], *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
-        """Keep a plan as a run and return its id. settings: flat; document: what `kvcanary plan --json` writes."""
-        return self._save("plan", {"settings": settings}, verdict, sentence, document)
+    def save_plan(self, settings: dict[str, Any], *, verdict: Verdict, sentence: str, document: dict[str, Any], owner: str = "") -> str:
+        """Keep a plan as a run and return its id. settings: flat; document: what `kvcanary plan --json` writes; owner: who alone sees it."""
+        return self._save("plan", {"settings": settings}, verdict, sentence, document, owner)
 
-    def save_inspection(self, source: str, *, verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
+    def save_inspection(self, source: str, *, verdict: Verdict, sentence: str, document: dict[str, Any], owner: str = "") -> str:
         """Keep an inspection as a run and return its id. source: the name of what was read; document: what `kvcanary inspect --json` writes."""
-        return self._save("inspection", {"source": source}, verdict, sentence, document)
+        return self._save("inspection", {"source": source}, verdict, sentence, document, owner)
 
     def take_in(self, document: RunDocument) -> str:
-        """Keep a run that another store exported, with its note and labels, and return its id, which it keeps.
+        """Keep a run that another store exported, with its note and labels, and return its id, which it keeps. Everybody sees it.
 
         StoreError when there is a run of that id, also a deleted one, or when the run is not over.
         """
@@ -272,17 +293,18 @@ class Store:
             if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == record.id)) is not None:
                 raise StoreError(f"run {record.id} is in the store already")
         write_run(RunFolder(self.root / RUNS_FOLDER / record.id), document)
+        self.set_private(record.id, False)
         self.set_note(record.id, document.note)
         for label in document.labels:
             self.add_label(record.id, label)
         return record.id
 
-    def _save(self, kind: str, spec: dict[str, Any], verdict: Verdict, sentence: str, document: dict[str, Any]) -> str:
+    def _save(self, kind: str, spec: dict[str, Any], verdict: Verdict, sentence: str, document: dict[str, Any], owner: str) -> str:
         folder = new_folder(self.root / RUNS_FOLDER, kind)
         now = time.time()
         record = RunRecord(
             id=folder.path.name, kind=kind, state=RunState.DONE, spec=spec, created_s=now, started_s=now, finished_s=now, verdict=verdict,
-            sentence=sentence, machine=machine(), versions=versions(), host=platform.node(),
+            sentence=sentence, machine=machine(), versions=versions(), host=platform.node(), owner=owner,
         )  # fmt: skip
         try:
             folder.write_result(document)
@@ -297,9 +319,18 @@ class Store:
         """A transaction on a run that exists."""
         self._sync.run()
         with writing(self._engine) as connection:
-            if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == _checked(run_id))) is None:
+            if connection.scalar(select(RUNS.c.id).where(RUNS.c.id == _checked(run_id), self._visible)) is None:
                 raise self._missing(run_id)
             yield connection
+
+    @property
+    def _visible(self) -> ColumnElement[bool]:
+        return visible_to(self._viewer)
+
+    def _see(self, run_id: str) -> None:
+        """Before anything is read of a run past its row: StoreError, as for one that is not there, where the viewer may not see it."""
+        if self._viewer is not None:
+            self.row(run_id)
 
     def _in_bin(self, after_s: float) -> tuple[ColumnElement[bool], ...]:
         return RUNS.c.deleted_s <= time.time() - after_s, RUNS.c.origin == self._sync.origin

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from sqlalchemy import ColumnElement, RowMapping, and_, or_, select
+from sqlalchemy import ColumnElement, RowMapping, and_, or_, select, true
 from sqlalchemy.sql.expression import UnaryExpression
 
 from kvcanary.errors import StoreError
@@ -21,7 +21,8 @@ LABEL_LIMIT, NOTE_LIMIT = 60, 10_000
 class RunRow:
     """What a list shows of a run. Times are seconds since the epoch; size_bytes is what its files take; labels are sorted.
 
-    machine names what computed: the accelerator, else the processor. deleted_s is None unless the deletion can still be undone.
+    machine names what computed: the accelerator, else the processor. deleted_s is None unless the deletion can still be undone. owner is
+    who made it, 'name (key)', empty without a login; private: nobody else but an administrator sees it.
     """
 
     id: str
@@ -41,6 +42,8 @@ class RunRow:
     points: int
     size_bytes: int
     deleted_s: float | None
+    owner: str
+    private: bool
 
 
 class Filters(TypedDict, total=False):
@@ -85,6 +88,11 @@ def condition(filters: Filters) -> ColumnElement[bool]:
     return and_(*parts)
 
 
+def visible_to(key: str | None) -> ColumnElement[bool]:
+    """Runs that a person may see, by the key of a login; None for who sees all."""
+    return true() if key is None else or_(RUNS.c.private == 0, RUNS.c.owner_key == key)
+
+
 def order_by(order: str) -> tuple[Any, ...]:
     """The order by name; StoreError for one that there is none of."""
     if order not in ORDERS:
@@ -94,14 +102,15 @@ def order_by(order: str) -> tuple[Any, ...]:
 
 def to_row(values: RowMapping, labels: tuple[str, ...]) -> RunRow:
     """A row of the table."""
-    names = (name for name in RunRow.__dataclass_fields__ if name not in ("labels", "state", "verdict"))
+    names = (name for name in RunRow.__dataclass_fields__ if name not in ("labels", "state", "verdict", "private"))
     return RunRow(
-        state=RunState(values["state"]), verdict=Verdict(values["verdict"]), labels=labels, **{name: values[name] for name in names}
-    )
+        state=RunState(values["state"]), verdict=Verdict(values["verdict"]), labels=labels, private=bool(values["private"]),
+        **{name: values[name] for name in names},
+    )  # fmt: skip
 
 
 def from_record(record: RunRecord, *, origin: str, points: int, size_bytes: int) -> dict[str, Any]:
-    """Columns of the table that follow from a record; notes, deletion and where files were copied do not."""
+    """Columns of the table that follow from a record; notes, deletion and where files were copied do not. private is how it begins."""
     settings = record.spec.get("settings")
     machine = record.machine
     return {
@@ -120,4 +129,8 @@ def from_record(record: RunRecord, *, origin: str, points: int, size_bytes: int)
         "points": points,
         "size_bytes": size_bytes,
         "origin": origin,
+        "owner": record.owner,
+        "owner_key": record.owner_key,
+        # What somebody keeps was theirs alone so far: a form, an uploaded log. What ran on a shared machine was not.
+        "private": int(bool(record.owner) and record.kind in ("plan", "inspection")),
     }

@@ -39,6 +39,10 @@ RUNS = Table(
     Column("files_url", Text, nullable=False, server_default=""),
     # Set while a deletion can still be undone.
     Column("deleted_s", Double),
+    # Who made it, as 'name (key)' and by the key alone, and whether nobody else may see it: 0 or 1.
+    Column("owner", Text, nullable=False, server_default=""),
+    Column("owner_key", Text, nullable=False, server_default=""),
+    Column("private", Integer, nullable=False, server_default="0"),
     *(Index(None, name, "created_s") for name in ("kind", "state", "verdict", "machine", "model")),
     # Counting and paging read these alone, without the rows.
     Index(None, "deleted_s", "created_s", "id"),

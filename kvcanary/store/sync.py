@@ -207,7 +207,7 @@ def upsert_runs(connection: Connection, origin: str, found: Sequence[_Found]) ->
     rows = [from_record(run.record, origin=origin, points=run.points, size_bytes=run.size_bytes) for run in found]
     insert = insert_for(connection)
     into_runs = insert(RUNS)
-    changes = {name: into_runs.excluded[name] for name in rows[0] if name != "id"}
+    changes = {name: into_runs.excluded[name] for name in rows[0] if name not in ("id", "private")}
     connection.execute(into_runs.on_conflict_do_update(index_elements=["id"], set_=changes, where=RUNS.c.origin == origin), rows)
     ids = [run.record.id for run in found]
     own = set(connection.scalars(select(RUNS.c.id).where(RUNS.c.id.in_(ids), RUNS.c.origin == origin)))

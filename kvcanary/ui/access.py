@@ -8,7 +8,7 @@ All of it is set by the environment, so that no secret lies in the source tree:
     KVCANARY_URL                 address of this dashboard as browsers see it; the provider must allow <address>/oauth2callback
     KVCANARY_COOKIE_SECRET       32 or more random characters that sign the login cookie; the same for every restart
     KVCANARY_ALLOW               who may come in, separated by commas: ada@example.org, @example.org, group:operators
-    KVCANARY_ADMINS              who may also stop the jobs of others; same form
+    KVCANARY_ADMINS              who may also see and change what belongs to others; same form
     KVCANARY_OIDC_GROUPS_CLAIM   name of the claim with groups; default groups
     KVCANARY_OIDC_TRUST_EMAIL    1 for a provider that checks e-mail addresses without saying so (no email_verified claim)
 """
@@ -27,6 +27,7 @@ import streamlit as st
 
 from kvcanary.errors import ConfigError
 from kvcanary.escape import markdown_text
+from kvcanary.lab.records import owner_key
 
 COOKIE_SECRET_LENGTH = 32
 _ISSUER, _ALLOW, _ADMINS, _URL = "KVCANARY_OIDC_ISSUER", "KVCANARY_ALLOW", "KVCANARY_ADMINS", "KVCANARY_URL"
@@ -96,9 +97,9 @@ class User:
         """How a job names who started it: name for reading, key for comparing; empty without a login."""
         return f"{self.name} ({self.key})" if self.key else ""
 
-    def may_stop(self, owner: str) -> bool:
-        """Whether a job of that owner may be stopped by this person."""
-        return self.admin or owner == self.owner
+    def may_change(self, owner: str) -> bool:
+        """Whether a job or run of that owner may be stopped, deleted or hidden by this person."""
+        return self.admin or (bool(self.key) and owner_key(owner) == self.key)
 
 
 LOCAL = User(key="", name="", allowed=True, admin=True)
@@ -162,6 +163,11 @@ def user() -> User:
         return LOCAL
     claims = st.user.to_dict()
     return settings.user(claims) if claims.get("is_logged_in") else User(key="", name="", allowed=False, admin=False)
+
+
+def kept_to() -> str:
+    """What to add where something is kept: who sees it on a shared server."""
+    return " You alone see it until you share it there." if user().key else ""
 
 
 def admit() -> None:

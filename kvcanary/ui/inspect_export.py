@@ -17,8 +17,8 @@ from kvcanary.analysis.inspection import counts, report_data
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import code_text, csv_text, markdown_text
 from kvcanary.lab.records import Verdict
+from kvcanary.ui import access, inspect_report, services, style
 from kvcanary.ui import inspect_address as address
-from kvcanary.ui import inspect_report, services, style
 from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.units import format_count
 
@@ -85,12 +85,12 @@ def _keep(found: Loaded) -> None:
     document = report_data(log, diagnosis)
     try:
         run = services.runs().save_inspection(
-            found.label, verdict=Verdict(diagnosis.verdict), sentence=diagnosis.sentence, document=document
+            found.label, verdict=Verdict(diagnosis.verdict), sentence=diagnosis.sentence, document=document, owner=access.user().owner
         )  # fmt: skip
     except KvCanaryError as error:
         st.session_state[_KEPT] = f"Not kept: {error}"
     else:
-        st.session_state[_KEPT] = f"Kept in Runs as {run}."
+        st.session_state[_KEPT] = f"Kept in Runs as {run}.{access.kept_to()}"
 
 
 def csv(frame: pd.DataFrame) -> str:

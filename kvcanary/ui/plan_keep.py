@@ -8,7 +8,7 @@ from kvcanary.config.plan_report import plan_document, plan_report
 from kvcanary.config.settings import Settings
 from kvcanary.errors import KvCanaryError
 from kvcanary.lab.records import Verdict
-from kvcanary.ui import services, state, style
+from kvcanary.ui import access, services, state, style
 
 _KEPT = "plan_kept"
 
@@ -31,8 +31,10 @@ def _keep(settings: Settings) -> None:
     report = plan_report(settings)
     verdict = Verdict.PASS if report.starts else Verdict.FAIL
     try:
-        run = services.runs().save_plan(settings.to_flat(), verdict=verdict, sentence=report.sentence, document=plan_document(report))
+        run = services.runs().save_plan(
+            settings.to_flat(), verdict=verdict, sentence=report.sentence, document=plan_document(report), owner=access.user().owner
+        )  # fmt: skip
     except KvCanaryError as error:
         st.session_state[_KEPT] = f"Not kept: {error}"
     else:
-        st.session_state[_KEPT] = f"Kept in Runs as {run}."
+        st.session_state[_KEPT] = f"Kept in Runs as {run}.{access.kept_to()}"

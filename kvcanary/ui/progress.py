@@ -79,7 +79,7 @@ def _stop_button(record: RunRecord, place: str) -> None:
         st.html(f'<p class="kvc-why">Started by {html_text(record.owner.partition(" (")[0])}</p>')
     if services.jobs().folder(record.id).stop_file.exists():
         st.button("Stopping", key=f"stop.{place}", disabled=True)
-    elif access.user().may_stop(record.owner):
+    elif access.user().may_change(record.owner):
         st.button("Stop", key=f"stop.{place}", on_click=_stop, args=(record.id,), icon=":material/stop:")
     else:
         st.button("Stop", key=f"stop.{place}", disabled=True, help="Only who started a job, or an administrator, can stop it.")

@@ -18,8 +18,8 @@ from kvcanary.escape import markdown_text
 from kvcanary.lab.records import RunRecord
 from kvcanary.store.export import export_csv, export_json, export_parquet
 from kvcanary.store.rows import Filters, RunRow
-from kvcanary.ui import blocks, progress, services, state, style
-from kvcanary.units import format_bytes, format_count
+from kvcanary.ui import access, blocks, progress, services, state, style
+from kvcanary.units import MIB, format_bytes, format_count
 
 PAGE_ROWS = 100
 _Choice = Literal["kind", "verdict", "machine", "model", "label"]
@@ -96,7 +96,7 @@ def table(wanted: Filters) -> None:
 _COLUMNS = {
     "made": st.column_config.DatetimeColumn("made", format="YYYY-MM-DD HH:mm", width=130),
     "sentence": st.column_config.TextColumn("sentence", width=360),
-    "size": st.column_config.NumberColumn("size", format="bytes"),
+    "size": st.column_config.NumberColumn("size", format="%.3f MiB"),
     "run": st.column_config.TextColumn("run", width=270),
 }
 
@@ -111,9 +111,14 @@ def _columns(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
         "labels": [list(row.labels) for row in rows],
         "note": [row.note for row in rows],
         "machine": [row.machine for row in rows],
-        "size": [row.size_bytes for row in rows],
+        "size": [row.size_bytes / MIB for row in rows],
+        **({"by": [_by(row) for row in rows]} if access.login() else {}),
         "run": [row.id for row in rows],
     }
+
+
+def _by(row: RunRow) -> str:
+    return f"{_name(row.owner)}{' (private)' if row.private else ''}" if row.owner else ""
 
 
 def _select(key: str, ids: Sequence[str]) -> None:
@@ -151,12 +156,12 @@ def _try(change: Any, run_ids: Sequence[str]) -> list[str]:
 
 
 def _delete(run_ids: Sequence[str]) -> None:
-    st.session_state[_UNDO] = _try(services.runs().delete, run_ids)
+    st.session_state[_UNDO] = _try(services.delete, run_ids)
     st.query_params.pop("run", None)
 
 
 def _restore(run_ids: Sequence[str]) -> None:
-    _try(services.runs().restore, run_ids)
+    _try(services.restore, run_ids)
     st.session_state.pop(_UNDO, None)
 
 
@@ -187,14 +192,39 @@ def _one(run_id: str) -> None:
     if record.state.active:
         progress.panel(run_id)
         return
+    _made_by(row)
     _actions(row, record)
     _annotations(row)
     for number, section in enumerate(run_sections(store, run_id)):
         draw_section(section, f"{run_id}.{number}")
 
 
+def _made_by(row: RunRow) -> None:
+    """Whose the run is, and for them whether others see it; nothing where nobody logs in."""
+    if not row.owner:
+        return
+    key = f"runs.private.{row.id}"
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        style.caption(f"By {_name(row.owner)}")
+        if access.user().may_change(row.owner):
+            st.session_state.setdefault(key, row.private)
+            st.toggle(
+                "Private", key=key, on_change=_hide, args=(row.id, key),
+                help="Only you and administrators see a private run, in no list and under no link.",
+            )  # fmt: skip
+
+
+def _hide(run_id: str, key: str) -> None:
+    _try(lambda name: services.set_private(name, st.session_state[key]), [run_id])
+
+
+def _name(owner: str) -> str:
+    """'ada@example.org' of an owner."""
+    return owner.rpartition(" (")[0] or owner
+
+
 def _actions(row: RunRow, record: RunRecord) -> None:
-    store, run_id = services.runs(), row.id
+    store, run_id, mine = services.runs(), row.id, access.user().may_change(row.owner)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.download_button(
             "Report", lambda: run_report(store, run_id), f"{run_id}.html", "text/html", key="runs.report", on_click="ignore",
@@ -216,9 +246,9 @@ def _actions(row: RunRow, record: RunRecord) -> None:
                 key="runs.parquet", on_click="ignore",
             )  # fmt: skip
         if row.deleted_s is None:
-            st.button("Delete", key="runs.delete", on_click=_delete, args=([run_id],), icon=":material/delete:")
+            st.button("Delete", key="runs.delete", on_click=_delete, args=([run_id],), icon=":material/delete:", disabled=not mine)
         else:
-            st.button("Restore", key="runs.restore", on_click=_restore, args=([run_id],), icon=":material/undo:")
+            st.button("Restore", key="runs.restore", on_click=_restore, args=([run_id],), icon=":material/undo:", disabled=not mine)
 
 
 def _field_text(name: str, value: Any) -> str:

@@ -62,7 +62,7 @@ def _stop_button(sweep: SweepProgress) -> None:
     key = f"sweep.stop.{sweep.id}"
     if sweep.stopping:
         st.button("Stopping", key=key, disabled=True)
-    elif access.user().may_stop(""):
+    elif access.user().may_change(""):
         st.button("Stop sweep", key=key, on_click=_stop, args=(sweep.id,), icon=":material/stop:")
     else:
         st.button("Stop sweep", key=key, disabled=True, help="A sweep belongs to who called it; only an administrator can stop it here.")

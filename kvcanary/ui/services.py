@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from kvcanary.errors import JobError
+from kvcanary.errors import JobError, StoreError
 from kvcanary.kernels.backends import available_backends, choose_backend
 from kvcanary.kernels.types import Availability
 from kvcanary.lab.jobs import JobManager
@@ -41,7 +41,7 @@ def start(spec: BenchmarkSpec | CampaignSpec) -> str:
 
 def stop(run_id: str) -> None:
     """Ask a job to stop. JobError when it is over, and when it belongs to somebody else, whatever button was pressed."""
-    if not access.user().may_stop(runs().record(run_id).owner):
+    if not access.user().may_change(runs().record(run_id).owner):
         raise JobError(f"run {run_id} was started by somebody else; only they or an administrator can stop it")
     jobs().stop(run_id)
 
@@ -49,13 +49,43 @@ def stop(run_id: str) -> None:
 def stop_sweep(sweep_id: str) -> None:
     """Ask a sweep to stop. JobError for who may not, whatever button was pressed; StoreError when it is over."""
     # A sweep is called on the host, without a login, and has no owner.
-    if not access.user().may_stop(""):
+    if not access.user().may_change(""):
         raise JobError("a sweep belongs to who called it; only an administrator can stop it here")
     sweep_progress.ask_to_stop(home(), sweep_id)
 
 
 def runs() -> Store:
-    """Stored runs. StoreError when the store cannot be opened, which is tried again at the next call."""
+    """Stored runs, as far as whoever is in front of this session may see them.
+
+    StoreError when the store cannot be opened, which is tried again at the next call.
+    """
+    who = access.user()
+    return _all_runs() if who.admin else _all_runs().seen_by(who.key)
+
+
+def delete(run_id: str) -> None:
+    """Delete a run. StoreError as `Store.delete`, and for who may not, whatever button was pressed."""
+    _own(run_id).delete(run_id)
+
+
+def restore(run_id: str) -> None:
+    """Undo a deletion. StoreError as `Store.restore`, and for who may not."""
+    _own(run_id).restore(run_id)
+
+
+def set_private(run_id: str, private: bool) -> None:
+    """Hide a run from others or show it to them. StoreError as `Store.set_private`, and for who may not."""
+    _own(run_id).set_private(run_id, private)
+
+
+def _own(run_id: str) -> Store:
+    store, who = runs(), access.user()
+    if not who.admin and not who.may_change(store.row(run_id).owner):
+        raise StoreError(f"run {run_id} was made by somebody else; only they or an administrator can change that")
+    return store
+
+
+def _all_runs() -> Store:
     return _store(*(os.environ.get(name) for name in (VARIABLE, DATABASE_VARIABLE, FILES_VARIABLE)))
 
 
@@ -68,8 +98,8 @@ def _store(*named_by: str | None) -> Store:
 
 @st.cache_data(max_entries=4, show_spinner=False)
 def slots(run_id: str) -> SlotArrays | None:
-    """The map of a finished run."""
-    return runs().slots(run_id)
+    """The map of a finished run that this session may see: what is kept here is for all sessions."""
+    return _all_runs().slots(run_id)
 
 
 @st.cache_resource

@@ -78,7 +78,7 @@ def test_a_newer_schema_is_refused_with_a_sentence_and_left_alone(database_url: 
     engine = open_store()._engine
     with connection.writing(engine) as found:
         found.exec_driver_sql("UPDATE alembic_version SET version_num = '9001'")
-    with pytest.raises(StoreError, match=r"was written by a newer kvcanary \(schema 9001, this one knows up to 0002\); update kvcanary"):
+    with pytest.raises(StoreError, match=r"was written by a newer kvcanary \(schema 9001, this one knows up to 0003\); update kvcanary"):
         open_store()
     with connection.reading(engine) as found:
         assert MigrationContext.configure(found).get_current_revision() == "9001"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvcanary.errors import ConfigError, JobError
+from kvcanary.errors import ConfigError, JobError, StoreError
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.ui import access, services
 from kvcanary.ui.access import LOCAL, User, is_loopback, read_login
+from tests.stored_runs import store_run
 
 ENVIRONMENT = {
     "KVCANARY_OIDC_ISSUER": "https://login.example.org/realm",
@@ -114,12 +115,12 @@ def test_which_addresses_others_can_reach(address: str | None, alone: bool) -> N
 
 def test_a_job_is_stopped_by_its_owner_or_an_administrator() -> None:
     ada, bob = User("iss#1", "ada@example.org", True, False), User("iss#2", "ada@example.org", True, False)
-    assert ada.may_stop(ada.owner)
-    assert not bob.may_stop(ada.owner), "the same name is not the same person"
-    assert not ada.may_stop("")
-    assert replace(bob, admin=True).may_stop(ada.owner)
-    assert LOCAL.may_stop(ada.owner)
-    assert LOCAL.may_stop("")
+    assert ada.may_change(ada.owner)
+    assert not bob.may_change(ada.owner), "the same name is not the same person"
+    assert not ada.may_change("")
+    assert replace(bob, admin=True).may_change(ada.owner)
+    assert LOCAL.may_change(ada.owner)
+    assert LOCAL.may_change("")
 
 
 @pytest.fixture
@@ -144,6 +145,67 @@ def test_stopping_is_refused_below_the_button_too(home: Path, monkeypatch: pytes
     monkeypatch.setattr(access, "user", lambda: ada)
     services.stop(run_id)
     assert not services.jobs().wait(run_id, 60).state.active
+
+
+def runs_page(**query: str) -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60).run()
+    app.switch_page("pages/runs.py")
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def said(app: AppTest) -> list[str]:
+    return [str(getattr(element, "value", "") or getattr(element, "proto", "")) for element in app.main]
+
+
+def listed(app: AppTest) -> list[str]:
+    return [run for frame in app.dataframe for run in frame.value.get("run", [])]
+
+
+def test_what_somebody_keeps_is_theirs_until_they_share_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    ada, bob = User("iss#1", "ada@example.org", True, False), User("iss#2", "bob@example.org", True, False)
+    monkeypatch.setattr(access, "user", lambda: ada)
+    app = AppTest.from_file(APP, default_timeout=60).run()
+    app.button(key="plan_keep").click().run()
+    assert any("You alone see it until you share it there." in text for text in said(app))
+    (kept,) = [row.id for row in services.runs().list()]
+    monkeypatch.setattr(access, "user", lambda: bob)
+    app = runs_page(run=kept)
+    assert kept not in listed(app)
+    assert not any("ada" in text for text in said(app))
+    monkeypatch.setattr(access, "user", lambda: ada)
+    app = runs_page(run=kept)
+    assert (listed(app), app.toggle(key=f"runs.private.{kept}").value) == ([kept], True)
+    app.toggle(key=f"runs.private.{kept}").set_value(False).run()
+    monkeypatch.setattr(access, "user", lambda: bob)
+    app = runs_page(run=kept)
+    assert (listed(app), app.button(key="runs.delete").disabled) == ([kept], True)
+    with pytest.raises(KeyError):
+        app.toggle(key=f"runs.private.{kept}")
+    for change in (services.delete, lambda run_id: services.set_private(run_id, True)):
+        with pytest.raises(StoreError, match="was made by somebody else; only they or an administrator"):
+            change(kept)
+    monkeypatch.setattr(access, "user", lambda: replace(bob, admin=True))
+    services.delete(kept)
+    services.restore(kept)
+
+
+@pytest.mark.parametrize("page", ["benchmark", "fault_lab"])
+def test_a_link_to_a_private_run_of_another_leads_to_none(home: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    kind = {"benchmark": "benchmark", "fault_lab": "campaign"}[page]
+    run = store_run(home, 1, kind=kind, owner="ada (iss#1)", sentence="Ada's secret.")
+    services.runs().set_private(run, True)
+    monkeypatch.setattr(access, "user", lambda: User("iss#2", "bob", True, False))
+    app = AppTest.from_file(APP, default_timeout=60).run()
+    app.switch_page(f"pages/{page}.py")
+    app.query_params["run"] = run
+    app.run()
+    assert not app.exception
+    assert not any("secret" in text for text in said(app))
+    assert any(f"There is no run {run}" in text for text in said(app))
 
 
 @pytest.mark.parametrize(("page", "button"), [("benchmark", "run"), ("fault_lab", "run_campaign")])
