@@ -177,6 +177,31 @@ def test_the_judgement_at_a_limit() -> None:
     assert verdict(1.3, limit=0.7) is Verdict.PASS
 
 
+@pytest.mark.parametrize(
+    ("op", "bound", "found"),
+    [
+        # The whole machine at half its speed, or at nearly half.
+        (2.0, 2.0, Verdict.PARTIAL), (2.0, 1.9, Verdict.PARTIAL), (1.3, 1.0, Verdict.FAIL),
+        # More than the machine lost, and slower on a faster machine.
+        (4.0, 2.0, Verdict.FAIL), (1.3, 0.5, Verdict.FAIL),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lost_is_no_failure_of_the_canary(op: float, bound: float, found: Verdict) -> None:
+    def both(op: float, bound: float, seed: int) -> list[Point]:
+        return [replace(steady(op, batch=3, seed=seed), stamp_bound=steady(bound, seed=seed + 1).stamp)]
+
+    verdict, sentence = judge(compare([both(1.0, 1.0, 1)], [both(op, bound, 5)]), 0.9)
+    assert verdict is found
+    assert ("1 more were slower where the bounds of the machine were too" in sentence) == (found is Verdict.PARTIAL)
+
+
+def test_a_pass_says_how_sure_it_is() -> None:
+    before = [steady(batch=1), steady(batch=2)]
+    after = [steady(0.5, batch=1, seed=7), steady(1.1, batch=2, seed=7)]
+    verdict, sentence = judge(compare([before], [after]), 0.9)
+    assert (verdict, sentence) == (Verdict.PASS, "Pass: all 2 operations keep at least 0.9, 1 of them with their whole interval.")
+
+
 def test_points_in_one_run_alone_make_a_pass_partial_and_leave_a_fail() -> None:
     base = [steady(batch=1), steady(batch=2)]
     assert judge(compare([base], [[steady(batch=1)]]), 0.9)[0] is Verdict.PARTIAL
