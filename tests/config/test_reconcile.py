@@ -248,7 +248,10 @@ PRINTED = {
     ),
 )
 @example({"kv_tokens": 10**400}, {})
+@example({"max_running_requests": 8, "max_total_num_tokens": 64, "context_len": 0}, {})
+@example({"max_total_num_tokens": True}, {})
 def test_whatever_stands_where_a_number_is_printed_is_compared_or_left_out(top: dict[str, Any], inner: dict[str, Any]) -> None:
     for row in compare(**{**inner, **top}).values():
         assert isinstance(row.observed, int | float)
+        assert not isinstance(row.observed, bool)
         assert row.status in Status
