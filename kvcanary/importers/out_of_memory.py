@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcanary.config.findings import Fix
 from kvcanary.config.rule_parts import fix
-from kvcanary.importers.error_entries import F, shown, towards
+from kvcanary.importers.error_entries import shown, towards
 from kvcanary.importers.log_records import Record
 from kvcanary.importers.result import ErrorExplanation
 from kvcanary.importers.start_progress import StartProgress
@@ -19,7 +19,7 @@ _MESSAGE = re.compile(
     # Libraries beside torch allocate too, and say it in their own words.
     r"Cuda failure \d* ?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"
 )
-_SIZE = rf"({F}) ?([TGMK]iB|bytes)"
+_SIZE = r"(\d+(?:\.\d+)?) ?([TGMK]iB|bytes)"
 # torch's wordings: up to 2.0 and on NPUs "(GPU 0; 79.2 GiB total capacity; ...; 5 MiB free; ...)", in 2.1 "capacty", sentences since then.
 _DETAILS = tuple(
     (key, unit_gib, re.compile(pattern))
@@ -176,7 +176,7 @@ class OutOfMemory:
             return
         self._details, self._start = details, number
         # SGLang shares out what was free before the weights, on the rank that had least; vLLM shares out the whole device.
-        known = [size for size in (details.get("total_gib"), self.progress.free_before_gib) if size]
+        known = [size for size in (details.get("total_gib"), self.progress.free_before_gib) if size is not None and size > 0]
         self._share_of = min(known, default=None)
 
     def values(self) -> dict[str, Any]:

@@ -141,6 +141,13 @@ def test_the_share_is_one_of_what_was_free_before_the_weights() -> None:
     assert missing_fraction(result.observed) == pytest.approx(1 / 25)
 
 
+def test_a_share_of_less_than_nothing_is_none() -> None:
+    result, _ = read(loaded(free=-20.0, weights=12.0) + pool() + died())
+    assert missing_fraction(result.observed) == pytest.approx(1 / 40)
+    result, _ = read(pool() + died().replace("40.00 GiB", "-40.00 GiB"))
+    assert missing_fraction(result.observed) is None
+
+
 def test_prefill_graphs_are_not_made_smaller_by_a_decode_batch() -> None:
     decode = "[2031-02-03 04:05:04 TP0] Capture target decode CUDA graph begin. backend=full, bs=[1, 2], avail mem=3.00 GB\n"
     prefill = "[2031-02-03 04:05:06 TP0] Capture target prefill CUDA graph begin. backend=breakable, num_tokens=[4, 8], avail mem=2.00 GB\n"
