@@ -197,7 +197,7 @@ def test_what_the_machine_lost_is_no_failure_of_the_canary(op: float, bound: flo
 
 def test_a_pass_says_how_sure_it_is() -> None:
     before = [steady(batch=1), steady(batch=2)]
-    after = [steady(0.5, batch=1, seed=7), steady(1.1, batch=2, seed=7)]
+    after = [steady(0.5, batch=1, seed=7), steady(1.1, batch=2, seed=9)]
     verdict, sentence = judge(compare([before], [after]), 0.9)
     assert (verdict, sentence) == (Verdict.PASS, "Pass: all 2 operations keep at least 0.9, 1 of them with their whole interval.")
 
