@@ -64,11 +64,11 @@ def test_a_lock_moved_down_is_a_lock_anew(window: int | None, split: bool) -> No
     trees = []
     for moved in (False, True):
         pool = WindowedSlotPool(40, 40) if window else SlotPool(40)
-        tree, _ = tree_with(pool, ids(1, 2, 3, 4), ids(1, 2, 3, 4, 5, 6), window=window)
+        tree, _ = tree_with(pool, ids(1, 2, 3, 4), ids(1, 2, 3, 4, 5, 6), ids(1, 2, 3, 4, 5, 6, 7, 8), window=window)
         lock = tree.lock(tree.match(ids(1, 2, 3, 4)).node)
         if split:
             tree.match(ids(1, 2, 9))
-        below = tree.match(ids(1, 2, 3, 4, 5, 6)).node
+        below = tree.match(ids(1, 2, 3, 4, 5, 6, 7, 8)).node
         if moved:
             last = tree.extend_lock(lock, below)
         else:
