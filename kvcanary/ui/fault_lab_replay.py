@@ -15,7 +15,7 @@ from kvcanary.faults.memory import Group
 from kvcanary.lab.campaign import CellSummary
 from kvcanary.lab.replay import PoolView, Replay, ReplayFrame
 from kvcanary.layout import LaunchTag, SlotStatus, reason_labels
-from kvcanary.ui import fault_lab_address, fault_lab_data, fault_lab_slot, state, style
+from kvcanary.ui import fault_lab_address, fault_lab_data, fault_lab_slot, selection, state, style
 from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count
 
@@ -196,13 +196,8 @@ def _toggle(key: str, steps: list[int]) -> None:
 
 
 def _take_step(chart: str, key: str) -> None:
-    points = [point for point in st.session_state[chart]["selection"]["points"] if point.get("customdata")]
-    if points:
-        _go(key, _first_number(points[0]["customdata"]))
-
-
-def _first_number(data: dict[str, int] | list[int]) -> int:
-    return int(next(iter(data.values())) if isinstance(data, dict) else data[0])
+    if found := selection.marked(chart):
+        _go(key, int(found[0][0]))
 
 
 def _view_choice(played: Replay) -> tuple[Group, str]:
@@ -242,9 +237,8 @@ def _map(played: Replay, frame: ReplayFrame, pool: PoolView, slot: int, by: str)
 
 
 def _take_slot(key: str) -> None:
-    points = [point for point in st.session_state[key]["selection"]["points"] if point.get("customdata")]
-    if points:
-        fault_lab_address.open_slot(_first_number(points[0]["customdata"]))
+    if found := selection.marked(key):
+        fault_lab_address.open_slot(int(found[0][0]))
 
 
 def _reports(frame: ReplayFrame) -> None:
@@ -313,12 +307,10 @@ def _tables(played: Replay, frame: ReplayFrame, pool: PoolView, key: str, text: 
 
 
 def _take_slot_row(table: str, slots: list[int]) -> None:
-    rows = st.session_state[table]["selection"]["rows"]
-    if rows:
-        fault_lab_address.open_slot(slots[rows[0]])
+    if (row := selection.first_row(table)) is not None:
+        fault_lab_address.open_slot(slots[row])
 
 
 def _take_step_row(table: str, key: str, steps: list[int]) -> None:
-    rows = st.session_state[table]["selection"]["rows"]
-    if rows:
-        _go(key, steps[rows[0]])
+    if (row := selection.first_row(table)) is not None:
+        _go(key, steps[row])

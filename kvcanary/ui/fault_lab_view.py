@@ -12,7 +12,18 @@ from kvcanary.escape import markdown_text
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of
 from kvcanary.lab.frontier import answer, best_cost, headline, launch_settings
 from kvcanary.lab.records import RunRecord, RunState
-from kvcanary.ui import blocks, fault_lab_address, fault_lab_controls, fault_lab_data, fault_lab_replay, progress, services, state, style
+from kvcanary.ui import (
+    blocks,
+    fault_lab_address,
+    fault_lab_controls,
+    fault_lab_data,
+    fault_lab_replay,
+    progress,
+    selection,
+    services,
+    state,
+    style,
+)
 from kvcanary.ui.fault_lab_data import Campaign
 from kvcanary.units import format_count, format_fraction, format_seconds
 
@@ -93,10 +104,8 @@ def matrix(campaign: Campaign, *, clickable: bool = True) -> None:
     key, text = f"matrix.{campaign.run_id}.{clickable}", detection.matrix_summary(campaign.cells)
 
     def take() -> None:
-        marked = [point["customdata"] for point in st.session_state[key]["selection"]["points"] if point.get("customdata")]
-        if marked:
-            values = list(marked[0].values()) if isinstance(marked[0], dict) else list(marked[0])
-            fault_lab_address.open_cell(*values[:3])
+        if found := selection.marked(key):
+            fault_lab_address.open_cell(*found[0][:3])
 
     st.markdown(
         "**What each configuration sees**",
@@ -121,10 +130,8 @@ def _cell_table(campaign: Campaign) -> None:
     key, cells = f"cells.{campaign.run_id}", campaign.cells
 
     def take() -> None:
-        rows = st.session_state[key]["selection"]["rows"]
-        if rows:
-            cell = cells[rows[0]]
-            fault_lab_address.open_cell(cell.kind, cell.variant, cell.config)
+        if (row := selection.first_row(key)) is not None:
+            fault_lab_address.open_cell(cells[row].kind, cells[row].variant, cells[row].config)
 
     table = {
         "fault": [f"{cell.kind}.{cell.variant}" for cell in cells],

@@ -13,6 +13,7 @@ from kvcanary.escape import markdown_text
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui import state, style
 from kvcanary.ui.inspect_reading import Loaded
+from kvcanary.ui.selection import marked
 from kvcanary.units import format_count
 
 _CONFIG = {"displayModeBar": False}
@@ -183,10 +184,3 @@ def _bars(cross: Crossfilter, name: str) -> None:
     )  # fmt: skip
     if rest := int(counts.sum() - counts[shown].sum()):
         style.caption(f"{format_count(rest)} rows have other values.")
-
-
-def marked(key: str) -> list[list[Any]]:
-    """Customdata of the selected points of a chart."""
-    points = st.session_state[key]["selection"]["points"]
-    found = [point["customdata"] for point in points if point.get("customdata")]
-    return [list(data.values()) if isinstance(data, dict) else list(data) for data in found]

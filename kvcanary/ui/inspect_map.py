@@ -13,9 +13,9 @@ from kvcanary.errors import ConfigError
 from kvcanary.layout import SlotStatus
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui import state, style
-from kvcanary.ui.inspect_breakdowns import marked
 from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.ui.inspect_view import take_row
+from kvcanary.ui.selection import marked
 from kvcanary.units import format_count, format_fraction, parse_integer
 
 _CONFIG = {"displayModeBar": False}

@@ -7,17 +7,14 @@ import streamlit as st
 
 from kvcanary.analysis.diagnosis import DiagnosedCause
 from kvcanary.analysis.inspected import Inspected
+from kvcanary.charts.inspection_sections import EVENT_WORDS
 from kvcanary.escape import html_text, markdown_text
-from kvcanary.ui import blocks, style
+from kvcanary.ui import blocks, selection, style
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.units import format_bytes, format_count
 
 TABLE_LIMIT = 500
-_EVENTS = {
-    "error": "error", "sigquit": "child failed", "perturb": "injected fault", "divergence": "window translation", "install": "install",
-    "attach": "attached buffers", "health": "health check", "tree": "cache", "ready": "ready", "server_args": "server arguments",
-}  # fmt: skip
 _KINDS = {"pass": "pass", "fail": "error", "partial": "warning", "not run": "note"}
 _FIRST, _REASONS = 2, 3
 
@@ -132,9 +129,8 @@ def _incident_table(inspected: Inspected, numbers: list[int]) -> pd.DataFrame:
 
 def take_row(key: str, slots: list[int]) -> None:
     """A selected row opens the card of its slot."""
-    chosen = st.session_state[key]["selection"]["rows"]
-    if chosen:
-        address.choose_slot(slots[chosen[0]])
+    if (row := selection.first_row(key)) is not None:
+        address.choose_slot(slots[row])
 
 
 def _some(slots: list[int]) -> str:
@@ -162,7 +158,7 @@ def other_lines(found: Loaded) -> None:
     events, counts = found.inspected.log.events, found.inspected.log.event_counts
     if not events:
         return
-    words = ", ".join(f"{format_count(count)} {_EVENTS.get(kind, kind)}" for kind, count in sorted(counts.items()))
+    words = ", ".join(f"{format_count(count)} {EVENT_WORDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
     with st.expander(f"Other lines that matter: {markdown_text(words)}"):
         shown = events[:TABLE_LIMIT]
         st.dataframe(
@@ -170,7 +166,7 @@ def other_lines(found: Loaded) -> None:
                 {
                     "time": [str(event.time or "unknown") for event in shown],
                     "rank": [event.stream.label for event in shown],
-                    "what": [_EVENTS.get(event.kind, event.kind) for event in shown],
+                    "what": [EVENT_WORDS.get(event.kind, event.kind) for event in shown],
                     "line": [event.line for event in shown],
                     "text": [event.text[:300] for event in shown],
                 }

@@ -15,7 +15,7 @@ from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
 from kvcanary.layout import SlotStatus
 from kvcanary.store.runs import SlotArrays
-from kvcanary.ui import state, style
+from kvcanary.ui import selection, state, style
 from kvcanary.units import format_count, parse_integer
 
 TABLE_LIMIT = 1000
@@ -82,11 +82,8 @@ def _choose(slot: int) -> None:
 
 
 def _take_mark(key: str) -> None:
-    points = st.session_state[key]["selection"]["points"]
-    marked = [point["customdata"] for point in points if point.get("customdata")]
-    if marked:
-        first = marked[0]
-        _choose(int(first[0] if isinstance(first, list | tuple) else first["0"]))
+    if found := selection.marked(key):
+        _choose(int(found[0][0]))
 
 
 def _take_typed(num_slots: int) -> None:
@@ -112,9 +109,8 @@ def _bad_table(run_id: str, status: slot_map.Status, cards: Sequence[Mapping[str
     key = f"bad.{run_id}"
 
     def take() -> None:
-        chosen = st.session_state[key]["selection"]["rows"]
-        if chosen:
-            _choose(rows[chosen[0]][0])
+        if (chosen := selection.first_row(key)) is not None:
+            _choose(rows[chosen][0])
 
     names = ("slot", "status", "request", "position", "reported as", "planted")
     table = {name: [row[index] for row in rows] for index, name in enumerate(names)}
