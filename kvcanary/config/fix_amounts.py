@@ -34,7 +34,7 @@ def with_amount(fix: Fix, settings: Settings, stated: Mapping[str, Any], missing
     was = stated.get(fix.field)
     if fix.field == "mem_fraction_static":
         if verb == "lower":
-            return _lower_fraction(fix, was, missing_fraction)
+            return _lower_fraction(fix, was, missing_fraction, stated.get("max_total_tokens"))
         return _raise_fraction(fix, was, settings) if fix.flag == "--mem-fraction-static" else fix
     if was is None:
         return fix
@@ -60,10 +60,13 @@ def _raise_fraction(fix: Fix, was: float | None, settings: Settings) -> Fix:
     return _valued(fix, answer.fraction, f"set {fix.flag} to {answer.fraction}: weights and one request")
 
 
-def _lower_fraction(fix: Fix, was: float | None, missing_fraction: float | None) -> Fix:
+def _lower_fraction(fix: Fix, was: float | None, missing_fraction: float | None, cap: int | None) -> Fix:
     if missing_fraction is None:
         return fix
     share = f"{missing_fraction:.3f} of the memory was missing"
+    if cap is not None:
+        # SGLang takes the smaller of the two; only the one that decides gives memory back.
+        share += f"; where --max-total-tokens {cap} holds the pool below the share, lower that instead"
     if was is None:
         return replace(fix, text=f"{fix.text} by at least {math.ceil(missing_fraction * 100) / 100}: {share}")
     value = math.floor((was - missing_fraction) * 100) / 100

@@ -90,6 +90,13 @@ def test_the_fraction_goes_down_by_what_was_missing() -> None:
     assert with_amount(fix, Settings(), {"mem_fraction_static": 0.9}, None) is fix
 
 
+def test_a_cap_that_may_hold_the_pool_is_named() -> None:
+    fix = towards("mem_fraction_static", "--mem-fraction-static", "lower")
+    found = with_amount(fix, Settings(), {"mem_fraction_static": 0.9, "max_total_tokens": 7000}, 0.03)
+    assert found.value == 0.87
+    assert found.text.endswith("; where --max-total-tokens 7000 holds the pool below the share, lower that instead")
+
+
 def test_a_fraction_below_what_was_missing_says_that_it_alone_does_not_help() -> None:
     fix = towards("mem_fraction_static", "--mem-fraction-static", "lower")
     found = with_amount(fix, Settings(), {"mem_fraction_static": 0.4}, 0.5)
