@@ -18,8 +18,8 @@ from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.faults.presets import PRESETS
 from kvcanary.kernels.backends import choose_backend
-from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
-from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of, read_runs
+from kvcanary.lab.campaign import CONFIGS, CampaignPlan, CampaignRun, CellSummary, summarise
+from kvcanary.lab.campaign_job import NAMED_CONFIGS, NAMED_FAULTS, CampaignSpec, plan_of, read_runs
 from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, sample_trace
 from kvcanary.lab.campaign_preset import tell
 from kvcanary.lab.frontier import ConfigCost, config_costs
@@ -115,13 +115,11 @@ def _tell(name: str, configs: list[str], json_target: str | None) -> None:
 
 
 def _faults(text: str) -> list[str]:
-    named = {"quick": QUICK_FAULTS, "all": ALL_FAULTS}.get(text)
-    return [".".join(fault) for fault in named] if named else [part.strip() for part in text.split(",") if part.strip()]
+    return NAMED_FAULTS.get(text) or [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _configs(text: str) -> list[str]:
-    named = {"default": DEFAULT_CONFIGS, "all": CONFIGS}.get(text)
-    return list(named) if named else [part.strip() for part in text.split(";") if part.strip()]
+    return NAMED_CONFIGS.get(text) or [part.strip() for part in text.split(";") if part.strip()]
 
 
 def _trace(path: Path | None, first: int, speed: float, errors: Console) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from kvcanary.errors import ConfigError, StoreError
 from kvcanary.faults.injectors import FaultRecord
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab.benchmark import Reporter, StopRequested
-from kvcanary.lab.campaign import CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
+from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS, CampaignPlan, CampaignRun, Fault, run_campaign, summarise
 from kvcanary.lab.campaign_load import LOAD_WORDS, LOADS, MEDIUM_POOL, SMALL, TraceSample
 from kvcanary.lab.campaign_tally import UNEXPLAINED
 from kvcanary.lab.frontier import config_costs, sentence
@@ -39,6 +39,12 @@ QUICK_FAULTS: tuple[Fault, ...] = (
     ("slot_leak", "never_freed"),
 )
 _PROGRESS_S = 0.2
+# What may be written instead of a list, on the command line and in a sweep file.
+NAMED_FAULTS: Mapping[str, list[str]] = {
+    "quick": [".".join(fault) for fault in QUICK_FAULTS],
+    "all": [".".join(fault) for fault in ALL_FAULTS],
+}
+NAMED_CONFIGS: Mapping[str, list[str]] = {"default": list(DEFAULT_CONFIGS), "all": list(CONFIGS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class CampaignSpec:
     under the same data folder whose finished runs are taken over, so that only what is missing is run.
     """
 
-    faults: list[str] = field(default_factory=lambda: [".".join(fault) for fault in QUICK_FAULTS])
+    faults: list[str] = field(default_factory=lambda: list(NAMED_FAULTS["quick"]))
     configs: list[str] = field(default_factory=lambda: list(DEFAULT_CONFIGS))
     seeds: int = 3
     device: str = "cpu"

@@ -16,7 +16,7 @@ import yaml
 from kvcanary.config.presets import find_preset
 from kvcanary.config.settings import FIELDS, Settings
 from kvcanary.errors import ConfigError, KvCanaryError
-from kvcanary.lab.campaign_job import CampaignSpec, plan_of
+from kvcanary.lab.campaign_job import NAMED_CONFIGS, NAMED_FAULTS, CampaignSpec, plan_of
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.lab.workloads import plan_benchmark
 from kvcanary.typed import typed
@@ -31,6 +31,7 @@ _ANY_MEMORY_BYTES = 1 << 60
 # One run of a campaign on two cores that others use as well, and the start of its worker; they serve the estimate only.
 _CAMPAIGN_RUN_S, _CAMPAIGN_START_S = 0.25, 5.0
 _BENCH_OPTIONS = tuple(field.name for field in fields(BenchmarkSpec) if field.name != "settings")
+_NAMED: Mapping[str, Mapping[str, list[str]]] = {"faults": NAMED_FAULTS, "configs": NAMED_CONFIGS}
 _CAMPAIGN_OPTIONS = tuple(field.name for field in fields(CampaignSpec) if field.name != "continues")
 
 
@@ -195,7 +196,8 @@ def _bench(given: Mapping[str, Any], varied: Mapping[str, Any], elsewhere: bool)
 
 
 def _campaign(given: Mapping[str, Any], varied: Mapping[str, Any]) -> SweepPoint:
-    spec = typed(CampaignSpec, given)
+    lists = {name: named[given[name]] for name, named in _NAMED.items() if isinstance(given.get(name), str) and given[name] in named}
+    spec = typed(CampaignSpec, {**given, **lists})
     if spec.device != "cpu":
         raise ConfigError(f"device of a campaign must be cpu, because it serves from the host's memory, got {spec.device[:40]!r}")
     runs = len(plan_of(spec).run_keys())

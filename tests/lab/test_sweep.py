@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvcanary.errors import ConfigError
-from kvcanary.lab.campaign_job import CampaignSpec
+from kvcanary.lab.campaign import CONFIGS
+from kvcanary.lab.campaign_job import NAMED_FAULTS, CampaignSpec
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.lab.sweep import POINT_LIMIT, read_sweep
 
@@ -66,6 +67,13 @@ def test_a_campaign_is_swept_over_its_own_options() -> None:
     )
     specs = [point.spec for point in sweep.points if isinstance(point.spec, CampaignSpec)]
     assert [(spec.configs, spec.seeds) for spec in specs] == [(["partial"], 1), (["partial"], 2), (["strict"], 1), (["strict"], 2)]
+
+
+def test_faults_and_configurations_have_the_names_of_the_command_line() -> None:
+    text = "{name: c, kind: campaign, base: {configs: all}, grid: {faults: [quick, all, [slot_leak.never_freed]]}}"
+    found = [(len(point.spec.faults), len(point.spec.configs)) for point in read_sweep(text).points if isinstance(point.spec, CampaignSpec)]
+    assert found == [(len(NAMED_FAULTS["quick"]), len(CONFIGS)), (len(NAMED_FAULTS["all"]), len(CONFIGS)), (1, len(CONFIGS))]
+    assert len(NAMED_FAULTS["all"]) > len(NAMED_FAULTS["quick"]) > 1
 
 
 def test_a_campaign_runs_on_the_host() -> None:
@@ -144,7 +152,7 @@ def test_a_wrong_file_is_refused_with_the_key(text: str, sentence: str) -> None:
         ("kind: bench, base: {seed: '1'}", "seed: should be a valid integer, got '1'"),
         ("kind: bench, base: {preset: [quick]}", "preset: should be a valid string, got ['quick']"),
         ("kind: bench, base: {faults: 1}", "faults: should be a valid boolean, got 1"),
-        ("kind: campaign, base: {faults: all}", "faults: should be a valid array, got 'all'"),
+        ("kind: campaign, base: {faults: most}", "faults: should be a valid array, got 'most'"),
         ("kind: campaign, base: {faults: [1]}", "faults.0: should be a valid string, got 1"),
     ],
 )
