@@ -52,8 +52,8 @@ def draw() -> None:
         style.verdict(f"Cannot run: {problem}", "error" if workload != _TRACE else "note")
     queued = len(services.jobs().active())
     start.button(
-        "Run" if not queued else f"Queue behind {queued}", key="run_campaign", type="primary", disabled=bool(problem), on_click=_start,
-        args=(spec,), icon=":material/play_arrow:",
+        "Run" if not queued else f"Queue behind {queued}", key="run_campaign", type="secondary" if queued else "primary",
+        disabled=bool(problem), on_click=_start, args=(spec,), icon=":material/play_arrow:",
     )  # fmt: skip
     if failure := st.session_state.pop(_PROBLEM, ""):
         style.verdict(failure, "error")

@@ -76,6 +76,8 @@ def test_a_running_campaign_shows_its_stage_its_matrix_so_far_and_stop(home: Pat
     store(home, ran, RunState.RUNNING, runs=1, pid=own.pid, pid_started_s=own.create_time())
     app = open_page()
     assert app.button(key="stop.page").label == "Stop"
+    run = app.button(key="run_campaign")
+    assert (run.label, run.proto.type) == ("Queue behind 1", "secondary"), "what runs is what the page is about"
     assert len(app.get("plotly_chart")) == 1
     assert "4 cells: 0 detected at least once" in text_of(app)
 
