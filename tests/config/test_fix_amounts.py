@@ -107,6 +107,8 @@ def test_a_fraction_below_what_was_missing_says_that_it_alone_does_not_help() ->
 def test_an_allocation_that_would_have_fitted_tells_no_amount() -> None:
     assert missing_fraction(read_text(OOM.replace("1.50 GiB", "4.50 GiB")).observed) is None
     assert missing_fraction({}) is None
+    assert missing_fraction(read_text(OOM.replace("50.00 GiB", "0.00 GiB")).observed) is None, "of nothing there is no share"
+    assert missing_fraction({"oom": read_text(OOM).observed["oom"]}) is None, "nothing tells what it is a share of"
 
 
 RAISE = towards("mem_fraction_static", "--mem-fraction-static", "raise")
