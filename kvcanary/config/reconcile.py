@@ -83,6 +83,13 @@ class _Log:
         """The first of the names that holds a number; a per-rank minimum stands for the rank that decides."""
         return next((value for name in names if (value := _number(self.observed.get(name))) is not None), None)
 
+    def largest(self, name: str) -> float | None:
+        """A figure that all ranks have alike, else that of the rank that has most of it."""
+        by_rank = self.observed.get(f"{name}_by_rank")
+        values = map(_number, by_rank.values()) if isinstance(by_rank, Mapping) else ()
+        common = self.number(name)
+        return common if common is not None else max((value for value in values if value is not None), default=None)
+
     def inner(self, section: str, name: str) -> float | None:
         """A number that stands in a part of what was read; None for anything else that the text may have there."""
         values = self.observed.get(section)
@@ -121,7 +128,7 @@ class _Log:
         return [Row(name=name, label=label, unit=unit, observed=observed, planned=planned, status=status, why=reason)]
 
     def weights(self) -> list[Row]:
-        observed = self.number("load_weight_mem_gb")
+        observed = self.largest("load_weight_mem_gb")
         missing = "weight_bytes is not stated"
         return self.row("load_weight_mem_gb", "Weights", "GiB", observed, self.gib("weights"), 2 * ROUNDING_GIB, missing=missing)
 
@@ -156,7 +163,7 @@ class _Log:
         rows: list[Row] = []
         rank = self.plan.rank
         settings = self.plan.settings
-        after, before = self.number("load_weight_avail_gb"), settings.memory.free_before_load_bytes
+        after, before = self.number("load_weight_avail_gb", "load_weight_avail_gb_min"), settings.memory.free_before_load_bytes
         fraction = settings.memory.mem_fraction_static
         tokens = self.number("kv_tokens")
         if after is not None and before is not None and fraction is not None and tokens is not None and isinstance(rank, RankKv):
@@ -165,7 +172,9 @@ class _Log:
             planned = int(budget // cell) // self.page_size * self.page_size
             # Both free-memory figures are rounded to a hundredth of a GiB.
             slack = 2 * ROUNDING_GIB * GIB / cell + self.page_size
-            rows += self.row("pool_from_budget", "KV slots from free memory", "tokens", tokens, planned, slack)
+            cap = self.whole("server_args", "max_total_tokens")
+            why = f"--max-total-tokens {cap} caps the pool" if cap is not None and tokens <= cap < planned else ""
+            rows += self.row("pool_from_budget", "KV slots from free memory", "tokens", tokens, planned, slack, why)
         if (cell_size := self.inner("kv_pool_sizing", "cell_size")) is not None:
             planned_cell = self._cell(rank) if isinstance(rank, RankKv) else None
             # A figure that was stated came from printed sizes, which are rounded; one from layers and heads is exact.
@@ -234,7 +243,7 @@ class _Log:
         return rank.half_bytes(pool, half)
 
     def free_after_pool(self) -> list[Row]:
-        after, end = self.number("load_weight_avail_gb"), self.number("memory_pool_end_avail_gb", "memory_pool_end_avail_gb_min")
+        after, end = (self.number(name, f"{name}_min") for name in ("load_weight_avail_gb", "memory_pool_end_avail_gb"))
         kv = [line for line in self.plan.lines if line.part in ("kv", "tables")]
         known = after is not None and all(line.bytes is not None for line in kv)
         planned = (after or 0.0) - sum(line.bytes or 0 for line in kv) / GIB if known else None
@@ -306,7 +315,9 @@ class _Log:
         return rows + self.row("context_len", "Context", "tokens", context, planned)
 
     def rest(self) -> list[Row]:
-        graphs = self.row("cuda_graph_mem_gb", "CUDA graphs", "GiB", self.number("cuda_graph_mem_gb"), self.gib("graphs"), 2 * ROUNDING_GIB)
+        graphs = self.row(
+            "cuda_graph_mem_gb", "CUDA graphs", "GiB", self.largest("cuda_graph_mem_gb"), self.gib("graphs"), 2 * ROUNDING_GIB
+        )
         free = self.number("available_gpu_mem_gb", "available_gpu_mem_gb_min")
         headroom = self.plan.headroom_bytes
         # Between forwards the canary's workspace is not allocated, so an idle server shows it as free.

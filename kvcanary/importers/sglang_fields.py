@@ -5,7 +5,7 @@ Each field keeps the place it came from; one that needed arithmetic or a rule sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kvcanary.config.defaults import request_row_width
@@ -230,25 +230,30 @@ def _install(found: FieldSet, observed: Mapping[str, Any], source: str) -> None:
 
 
 def _memory(found: FieldSet, observed: Mapping[str, Any], where: Callable[[str, str], str]) -> None:
-    def gib(name: str) -> float | None:
-        value = observed.get(name)
-        return float(value) if isinstance(value, int | float) else None
+    def put(name: str, sizes: Collection[float], most: bool, what: str, key: str) -> None:
+        """The rank that has least decides where memory is given out, and the one that takes most where it is taken."""
+        if sizes:
+            differ = f", {'largest' if most else 'smallest'} over ranks, which differ" if len(sizes) > 1 else ""
+            size = max(sizes) if most else min(sizes)
+            found.put(name, round(size * GIB), where(what, key), Rank.LOG, f'"GB" in the log is GiB{differ}')
 
-    def put(name: str, size: float | None, what: str, key: str, derived: str = "") -> None:
-        if size is not None:
-            found.put(name, round(size * GIB), where(what, key), Rank.LOG, derived or '"GB" in the log is GiB')
-
-    weights, after, before = gib("load_weight_mem_gb"), gib("load_weight_avail_gb"), gib("load_weight_begin_avail_gb")
-    put("weight_bytes", weights, "Load weight end", "load_weight_mem_gb")
-    if before is None and weights is not None and after is not None:
-        before = weights + after
-    put("free_before_load_bytes", before, "Load weight", "load_weight_avail_gb")
-    put("graph_bytes", gib("cuda_graph_mem_gb"), "Capture cuda graph end", "cuda_graph_mem_gb")
+    weights, after = _by_rank(observed, "load_weight_mem_gb"), _by_rank(observed, "load_weight_avail_gb")
+    put("weight_bytes", weights.values(), True, "Load weight end", "load_weight_mem_gb")
+    ranks = ({*weights, *after} - {""}) or {""}
+    sums = [weights.get(rank, weights.get("", 0.0)) + after.get(rank, after.get("", 0.0)) for rank in ranks] if weights and after else []
+    put(
+        "free_before_load_bytes",
+        _by_rank(observed, "load_weight_begin_avail_gb").values() or sums,
+        False,
+        "Load weight",
+        "load_weight_avail_gb",
+    )
+    put("graph_bytes", _by_rank(observed, "cuda_graph_mem_gb").values(), True, "Capture cuda graph end", "cuda_graph_mem_gb")
     total = next(
         (value for value in (_nested(observed, "oom", "total_gib"), _nested(observed, "memory_profiling", "total_gpu_memory_gb")) if value),
         None,
     )
-    put("device_memory_bytes", total, "total memory in the log", "memory_profiling")
+    put("device_memory_bytes", [] if total is None else [total], False, "total memory in the log", "memory_profiling")
     found.put("kv_dtype", KV_DTYPES.get(str(observed.get("kv_cache_dtype"))), where("KV Cache is allocated", "kv_cache_dtype"), Rank.LOG)
     _bytes_per_token(found, observed, where("KV Cache is allocated", "kv_tokens"))
     if observed.get("cuda_graph_bs_max") is not None:
@@ -264,6 +269,13 @@ def _memory(found: FieldSet, observed: Mapping[str, Any], where: Callable[[str, 
         found.put("enable_hierarchical_cache", True, where("host memory for hierarchical KV cache", "hicache_host_gb_per_rank"), Rank.LOG)
     if (fraction := observed.get("mem_fraction_static")) is not None:
         found.put("mem_fraction_static", fraction, "error message", Rank.LOG)
+
+
+def _by_rank(observed: Mapping[str, Any], name: str) -> dict[str, float]:
+    """A figure by rank; one that all ranks have alike stands under ''."""
+    common = observed.get(name)
+    values = {"": common} if common is not None else observed.get(f"{name}_by_rank") or {}
+    return {rank: float(value) for rank, value in values.items() if isinstance(value, int | float)}
 
 
 def _nested(observed: Mapping[str, Any], name: str, key: str) -> float | None:

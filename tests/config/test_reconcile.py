@@ -121,6 +121,27 @@ def test_pool_from_the_free_memory() -> None:
     assert compare({"mem_fraction_static": 0.7}, kv_tokens=tokens)["pool_from_budget"].status is Status.UNEXPLAINED
 
 
+def test_a_cap_explains_a_pool_below_the_free_memory() -> None:
+    assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 150_001})["pool_from_budget"].why == (
+        "--max-total-tokens 150001 caps the pool"
+    )
+    assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 149_000})["pool_from_budget"].status is Status.UNEXPLAINED
+
+
+def test_ranks_that_differ_are_compared_by_the_one_that_decides() -> None:
+    whole = log_of()
+    free, end, graphs = (float(whole[name]) for name in ("load_weight_avail_gb", "memory_pool_end_avail_gb", "cuda_graph_mem_gb"))
+    found = compare(
+        {"mem_fraction_static": None},
+        load_weight_mem_gb=None, load_weight_mem_gb_min=17.9, load_weight_mem_gb_by_rank={"TP0": 18.0, "TP1": 17.9},
+        load_weight_avail_gb=None, load_weight_avail_gb_min=free, load_weight_avail_gb_by_rank={"TP0": free, "TP1": free + 0.1},
+        memory_pool_end_avail_gb=None, memory_pool_end_avail_gb_min=end,
+        cuda_graph_mem_gb=None, cuda_graph_mem_gb_by_rank={"TP0": graphs, "TP1": graphs - 0.1},
+    )  # fmt: skip
+    names = ("load_weight_mem_gb", "memory_pool_end_avail_gb", "cuda_graph_mem_gb")
+    assert {name: found[name].status for name in names} == dict.fromkeys(names, Status.AGREES)
+
+
 def test_cell_size_is_compared_to_the_byte() -> None:
     assert compare(kv_pool_sizing={"cell_size": 2 * HALF})["cell_size"].status is Status.AGREES
     assert compare(kv_pool_sizing={"cell_size": 2 * HALF + 1})["cell_size"].status is Status.UNEXPLAINED

@@ -293,3 +293,18 @@ def test_what_stands_around_a_line(text: str) -> None:
 def test_lines_that_other_programs_print_are_nothing() -> None:
     with pytest.raises(ValueError, match="holds nothing that is known"):
         read_text(log("GET /metrics 200", "Request finished"))
+
+
+def test_memory_of_ranks_that_differ_is_that_of_the_rank_that_decides() -> None:
+    ranks = (("TP0", 78.0, 50.0, 28.0, 0.34), ("TP1", 77.5, 49.25, 28.25, 0.4))
+    end = "".join(f"[2031-02-03 04:05:02 {rank}] Load weight end. type=W, avail mem={after:.2f} GB, mem usage={used:.2f} GB.\n"
+                  for rank, _, after, used, _ in ranks)  # fmt: skip
+    graphs = "".join(f"[2031-02-03 04:05:09 {rank}] Capture cuda graph end. Time elapsed: 2.00 s. mem usage={size:.2f} GB. avail mem=9.00 GB.\n"
+                     for rank, _, _, _, size in ranks)  # fmt: skip
+    begin = "".join(f"[2031-02-03 04:05:01 {rank}] Load weight begin. avail mem={before:.2f} GB\n" for rank, before, _, _, _ in ranks)
+    for text in (end + graphs, begin + end + graphs):
+        result = read_text(text)
+        sizes = {name: result.fields[name].value for name in ("weight_bytes", "free_before_load_bytes", "graph_bytes")}
+        assert sizes == {"weight_bytes": round(28.25 * GIB), "free_before_load_bytes": round(77.5 * GIB), "graph_bytes": round(0.4 * GIB)}
+        assert result.fields["free_before_load_bytes"].derived == '"GB" in the log is GiB, smallest over ranks, which differ'
+        assert result.fields["weight_bytes"].derived.endswith("largest over ranks, which differ")
