@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from kvcanary.analysis.diagnosis import diagnose
+from kvcanary.analysis.inspection import report_data
+from kvcanary.analysis.log_stream import read_text
+from kvcanary.config.plan_report import plan_document, plan_report
+from kvcanary.config.settings import Settings
 from kvcanary.lab.campaign_job import CampaignSpec, run_campaign_job
 from kvcanary.lab.records import Point, RunFolder, RunRecord, RunState, Timing, Verdict
 from kvcanary.lab.tables import write_slots
+from tests.analysis.rendering import Row, prefix
 from tests.store.making import card
 
 SETTINGS = {"pool_slot_count": "4096", "req_to_token_pool_size": "16", "max_seq_len_per_req": "512", "model": "small-model"}
@@ -56,9 +62,18 @@ def store_run(
         columns = {"status": status, "flags": np.zeros(map_slots, dtype=np.uint8), "chain_index": np.arange(map_slots, dtype=np.int64)}
         write_slots(folder.slots_file, columns, length=64)
         folder.write_cards([card(map_slots // 2)])
-    if kind in ("plan", "inspection"):
-        folder.write_result({"schema": "kvcanary.plan", "version": 1, "findings": [{"message": "too small"}]})
+    if kind == "plan":
+        folder.write_result(plan_document(plan_report(Settings.from_flat(SETTINGS))))
+    elif kind == "inspection":
+        folder.write_result(inspection_document())
     return run_id
+
+
+def inspection_document() -> dict[str, Any]:
+    """What an inspection of two violations on two ranks stores."""
+    rows = (("TP0", Row(slot=70, tag="HEAD_K_FULL", reasons=("verify_position",))), ("TP1", Row(slot=9812)))
+    log = read_text("".join(f"{prefix(rank)}{row.message(step=9)}\n" for rank, row in rows))
+    return report_data(log, diagnose(log))
 
 
 def run_campaign(root: Path, number: int, *configs: str) -> str:

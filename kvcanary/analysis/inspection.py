@@ -35,6 +35,7 @@ def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1
         "counts": counts(log.violations),
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "incidents": [_incident(incident, diagnosis) for incident in diagnosis.incidents[:max_violations]],
+        "incidents_found": len(diagnosis.incidents),
         "ranks": [_rank(report) for report in log.streams],
         "events": [_event(event) for event in log.events[:max_violations]],
         "notes": list(diagnosis.notes),
@@ -146,6 +147,8 @@ def _incident(incident: Incident, diagnosis: Diagnosis) -> dict[str, Any]:
             "stride": incident.pattern.stride,
             "causes": [_finding(finding) for finding in incident.causes[:100]],
             "echoes": [_finding(finding) for finding in incident.echoes[:100]],
+            "causes_found": len(incident.causes),
+            "echoes_found": len(incident.echoes),
         }
     )
 

@@ -17,7 +17,6 @@ from kvcanary.units import GIB, MIB, format_bytes, format_count
 
 Memory = MemoryPlan | StoredMemory
 _WHOLE, _CANARY = "whole rank", "canary only"
-_KEY_HEIGHT = 96
 PAYS: dict[str, str] = {
     Share.STATIC: "static share",
     Share.SLACK: "outside the static share",
@@ -25,11 +24,11 @@ PAYS: dict[str, str] = {
 }
 
 
-def memory_bar(plan: Memory, theme: ThemeName, *, legend: bool = False) -> go.Figure:
+def memory_bar(plan: Memory, theme: ThemeName) -> go.Figure:
     """Two stacked bars: the whole rank against its memory, and below it the canary's parts alone in MiB.
 
     The second bar is there because the canary is rarely more than a few percent and would be a hairline in the first. Names and sizes
-    stand in `memory_key`, which a narrow screen can wrap; legend draws them below the bars, for where nothing can stand beside them.
+    stand in `memory_key`, which a narrow screen can wrap.
     """
     canary = _by_part(plan, canary=True)
     # Of a plan without weights and pool only some MiB are known.
@@ -60,13 +59,6 @@ def memory_bar(plan: Memory, theme: ThemeName, *, legend: bool = False) -> go.Fi
             "xaxis2": {**axis, "anchor": "y2", "ticksuffix": " MiB"},
             "yaxis2": {"domain": [0.12, 0.44], "anchor": "x2", "automargin": True},
         }
-    if legend:
-        # Below the bars, which keep their own height whatever number of lines the width leaves to it.
-        for bar, (name, size, _) in zip(bars, memory_key(plan, theme), strict=True):
-            bar["name"] = f"{chart_text(name)} {size}"
-        look |= {"showlegend": True, "height": look["height"] + _KEY_HEIGHT}
-        look["legend"] = {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom", "xref": "container"}
-        look["margin"] = {**look["margin"], "b": _KEY_HEIGHT}
     return go.Figure(bars, look)
 
 
@@ -80,7 +72,8 @@ def memory_summary(plan: Memory) -> str:
     """The bars in words."""
     largest = sorted(_by_part(plan, canary=False) + _by_part(plan, canary=True), key=lambda pair: -pair[1])[:3]
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
-    return f"{plan.summary}. Largest parts: {parts}." if parts else plan.summary
+    whole = f"{plan.summary[:1].upper()}{plan.summary[1:]}"
+    return f"{whole}. Largest parts: {parts}." if parts else whole
 
 
 def memory_sums(plan: Memory) -> list[tuple[str, int, str]]:

@@ -38,17 +38,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A figure drawn for a theme, and the same in words."""
+    """A figure drawn for a theme, and the same in words. key: (name, amount, colour) of its parts, where the figure has no legend."""
 
     draw: Callable[[ThemeName], go.Figure]
     alt: str
+    key: Callable[[ThemeName], Sequence[tuple[str, str, str]]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A heading with what belongs under it; a section without tables and pictures is a heading and a sentence.
 
-    beside: the pictures stand side by side where there is room.
+    beside: the pictures stand side by side where there is room. code: lines to copy, shown as they are.
     """
 
     heading: str
@@ -56,6 +57,7 @@ class Section:
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
     beside: bool = False
+    code: str = ""
 
 
 def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", kind: Kind = "note") -> str:
@@ -100,10 +102,23 @@ def _section(index: int, section: Section, numbers: Sequence[int]) -> str:
         parts.append(f'<div class="{"beside" if section.beside else "below"}">')
         for number, picture in zip(numbers, section.pictures, strict=True):
             alt = html_text(picture.alt)
-            parts.append(f'<figure><div id="figure-{number}" role="img" aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>')
+            key = "" if picture.key is None else _key(picture.key("light"), picture.key("dark"))
+            parts.append(
+                f'<figure><div id="figure-{number}" role="img" aria-label="{alt}"></div>{key}<figcaption>{alt}</figcaption></figure>'
+            )
         parts.append("</div>")
     parts += [_table(table) for table in section.tables]
+    if section.code:
+        parts.append(f"<pre><code>{html_text(section.code)}</code></pre>")
     return "".join([*parts, "</section>"])
+
+
+def _key(light: Sequence[tuple[str, str, str]], dark: Sequence[tuple[str, str, str]]) -> str:
+    items = (
+        f'<span><i style="background: light-dark({html_text(day)}, {html_text(night)})"></i>{html_text(name)} <b>{html_text(amount)}</b></span>'
+        for (name, amount, day), (_, _, night) in zip(light, dark, strict=True)
+    )
+    return f'<div class="key">{" ".join(items)}</div>'
 
 
 def _table(table: Table) -> str:

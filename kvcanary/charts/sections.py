@@ -7,10 +7,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from kvcanary.analysis import slot_map
+from kvcanary.analysis import inspection, slot_map
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
+from kvcanary.analysis.stored_inspection import reported_rows
 from kvcanary.charts import detection, slots, throughput
+from kvcanary.charts.inspection_sections import inspection_sections
+from kvcanary.charts.plan_sections import plan_sections
 from kvcanary.charts.report import Kind, Picture, Section, Table, report_html
+from kvcanary.config import plan_report
 from kvcanary.config.settings import FIELDS, Settings
 from kvcanary.errors import ConfigError, StoreError
 from kvcanary.lab.campaign import CellSummary, summarise
@@ -22,9 +26,9 @@ from kvcanary.lab.tables import forward_text, point_rows
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.rows import RunRow
+from kvcanary.typed import Loose
 from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
 
-ROW_LIMIT = 500
 _NAME_CHARS = 24
 VERDICT_KINDS: Mapping[Verdict, Kind] = {
     Verdict.PASS: "pass", Verdict.FAIL: "error", Verdict.PARTIAL: "warning", Verdict.NOT_RUN: "note",
@@ -37,8 +41,10 @@ def run_sections(store: Store, run_id: str) -> list[Section]:
     parts: list[Section | None] = []
     if record.kind == "campaign":
         parts += _read(_campaign, store, record)
-    elif record.kind in ("plan", "inspection"):
-        parts += _read(_result, store, record)
+    elif record.kind == "plan":
+        parts += _read(_plan, store, record)
+    elif record.kind == "inspection":
+        parts += _read(_inspection, store, record)
     else:
         parts += [*_read(_points, store, record), *_read(_map, store, record)]
     parts += [_outcome(store, record), _settings(record), gate(record), coverage(record), machine(record)]
@@ -66,8 +72,9 @@ def _outcome(store: Store, record: RunRecord) -> Section:
     row = store.row(record.id)
     facts = [("run", record.id), ("kind", record.kind), ("state", record.state.value), ("verdict", record.verdict.value)]
     facts.append(("made", time_text(record.created_s)))
-    if record.started_s is not None and record.finished_s is not None:
-        facts.append(("took", format_seconds(max(0.0, record.finished_s - record.started_s))))
+    # A plan is there at once.
+    if record.started_s is not None and record.finished_s is not None and record.finished_s > record.started_s:
+        facts.append(("took", format_seconds(record.finished_s - record.started_s)))
     facts += [("note", row.note)] if row.note else []
     facts += [("labels", ", ".join(row.labels))] if row.labels else []
     facts += [("error", record.error)] if record.error else []
@@ -80,16 +87,28 @@ def _settings(record: RunRecord) -> Section | None:
     given = record.spec.get("settings")
     options = [(name, _text(value)) for name, value in record.spec.items() if name != "settings"]
     if not isinstance(given, dict):
-        return Section(heading="What ran", tables=(Table(head=("option", "value"), rows=options),)) if options else None
+        heading = "What was read" if record.kind == "inspection" else "What ran"
+        return Section(heading=heading, tables=(Table(head=("option", "value"), rows=options),)) if options else None
     try:
         flat = Settings.from_flat(given).to_flat()
     except ConfigError:
         flat = given
-    changed = [(name, _text(value)) for name, value in flat.items() if name not in FIELDS or value != FIELDS[name].default]
-    sentence = f"{format_count(len(changed))} settings differ from their defaults; all others have them."
+    changed = [(name, _amount(name, value)) for name, value in flat.items() if name not in FIELDS or value != FIELDS[name].default]
+    sentence = (
+        "One setting differs from its default; all others have theirs."
+        if len(changed) == 1
+        else f"{format_count(len(changed))} settings differ from their defaults; all others have them."
+    )
     tables = [Table(head=("setting", "value"), rows=changed)] if changed else []
     tables += [Table(head=("option", "value"), rows=options)] if options else []
     return Section(heading="Settings", sentence=sentence, tables=tables)
+
+
+def _amount(name: str, value: Any) -> str:
+    """A setting as its field shows it: sizes in GiB, whole numbers in groups."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return format_bytes(value) if name.endswith("_bytes") else format_count(value)
+    return _text(value)
 
 
 def _text(value: Any) -> str:
@@ -198,35 +217,29 @@ def cells_table(cells: Sequence[CellSummary]) -> Table:
     return Table(head=head, rows=rows, numeric=(3, 4))
 
 
-def _result(store: Store, record: RunRecord) -> list[Section]:
-    """A plan's or an inspection's document: each list of objects in it as a table."""
+def _plan(store: Store, record: RunRecord) -> list[Section]:
     document = store.result(record.id) or {}
-    found = []
-    for heading, key in _RESULT_PARTS:
-        rows = document.get(key)
-        if isinstance(rows, dict):
-            rows = [{"name": name, **value} if isinstance(value, dict) else {"name": name, "value": value} for name, value in rows.items()]
-        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        if rows:
-            names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(_flat(row.get(name)) for row in rows)]
-            shown = [[_flat(row.get(name)) for name in names] for row in rows[:ROW_LIMIT]]
-            more = f"The first {format_count(ROW_LIMIT)} of {format_count(len(rows))}." if len(rows) > ROW_LIMIT else ""
-            table = Table(head=[name.replace("_", " ") for name in names], rows=shown)
-            found.append(Section(heading=heading, sentence=more, tables=(table,)))
-    return found
+    version = Loose(document).count("version") or 0
+    return _whole(plan_sections(document), newer=version > plan_report.VERSION)
 
 
-_RESULT_PARTS = (
-    ("Findings", "findings"), ("Capacities", "capacities"), ("Memory", "memory"), ("Causes", "causes"), ("Counts", "counts"),
-    ("Coverage of the log", "coverage"), ("Incidents", "incidents"), ("Ranks", "ranks"), ("Violations", "violations"),
-)  # fmt: skip
+def _inspection(store: Store, record: RunRecord) -> list[Section]:
+    document = store.result(record.id) or {}
+    schema, _, version = Loose(document).text("schema").rpartition("/")
+    known, _, latest = inspection.SCHEMA.rpartition("/")
+    newer = schema == known and version.isdecimal() and int(version[:9]) > int(latest)
+    return _whole(inspection_sections(document, reported_rows(Loose(document))), newer=newer)
 
 
-def _flat(value: Any) -> str:
-    """A cell; an object in it is named by its size alone, because the JSON export has it whole."""
-    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
-        return f"{len(value)} entries" if value else ""
-    return "" if value is None else _text(value)
+def _whole(sections: list[Section], *, newer: bool) -> list[Section]:
+    """Says what else there may be, so that nobody takes a part for the whole."""
+    if newer:
+        words = "A newer version of kvcanary wrote this result; what only that version knows is not shown."
+    elif not sections:
+        words = "Nothing in the stored result can be read here."
+    else:
+        return sections
+    return [*sections, Section(heading="Not all is shown", sentence=words)]
 
 
 def gate(record: RunRecord) -> Section | None:

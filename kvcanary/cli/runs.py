@@ -118,6 +118,8 @@ def show(run: Run, home: Home = None, json_target: JsonTarget = None) -> None:
             console.print(f"\n[bold]{terminal_text(section.heading)}[/]")
             if section.sentence:
                 console.print(terminal_text(section.sentence))
+            for picture in section.pictures:
+                console.print(terminal_text(picture.alt))
             for found in section.tables:
                 table = Table(box=None, pad_edge=False)
                 for index, name in enumerate(found.head):
@@ -125,6 +127,10 @@ def show(run: Run, home: Home = None, json_target: JsonTarget = None) -> None:
                 for cells in found.rows:
                     table.add_row(*map(terminal_text, cells))
                 console.print(table)
+                if found.caption:
+                    console.print(terminal_text(found.caption))
+            if section.code:
+                console.print(terminal_text(section.code))
     raise typer.Exit(VERDICT_EXIT_CODES[row.verdict.value])
 
 

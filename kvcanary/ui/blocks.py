@@ -30,3 +30,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequen
         for row in rows
     )
     st.html(f'<div class="kvc-wide"><table class="kvc-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')
+
+
+def key(items: Iterable[tuple[str, str, str]]) -> str:
+    """HTML of (name, amount, colour) of the parts of a figure, to be put into an element of the class kvc-key."""
+    return "".join(
+        f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(amount)}</b></span>' for name, amount, color in items
+    )

@@ -104,7 +104,7 @@ def test_nothing_is_loaded_from_anywhere() -> None:
     ]
 
 
-@pytest.mark.parametrize("place", ["title", "verdict", "heading", "sentence", "cell", "head", "caption", "alt", "figure"])
+@pytest.mark.parametrize("place", ["title", "verdict", "heading", "sentence", "cell", "head", "caption", "alt", "figure", "key", "code"])
 def test_imported_text_stays_text(place: str) -> None:
     """Wherever it stands, the document has the same elements as with harmless text."""
 
@@ -112,9 +112,11 @@ def test_imported_text_stays_text(place: str) -> None:
         def at(name: str) -> str:
             return text if place == name else "plain"
 
-        picture = Picture(draw=lambda theme: bars(theme, at("figure")), alt=at("alt"))
+        picture = Picture(
+            draw=lambda theme: bars(theme, at("figure")), alt=at("alt"), key=lambda theme: [(at("key"), at("key"), "#000000")]
+        )
         table = Table(head=(at("head"),), rows=((at("cell"),),), caption=at("caption"))
-        section = Section(heading=at("heading"), sentence=at("sentence"), tables=(table,), pictures=(picture,))
+        section = Section(heading=at("heading"), sentence=at("sentence"), tables=(table,), pictures=(picture,), code=at("code"))
         return report_html(at("title"), (section,), verdict=at("verdict"))
 
     nasty, plain = document(NASTY), document("plain")

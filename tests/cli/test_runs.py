@@ -117,14 +117,16 @@ def test_exports_hold_what_was_measured(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "run.parquet").column("p50_s")[0].as_py() == document["points"][0]["stamp"]["p50_s"]
 
 
-@pytest.mark.parametrize("kind", ["benchmark", "plan", "inspection"])
-def test_the_report_works_with_one_run_without_measurements(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("benchmark", "Nothing was measured in this run."), ("plan", "Launch capacities"), ("inspection", "Slot map of the full pool")],
+)
+def test_the_report_works_with_one_run_without_measurements(tmp_path: Path, kind: str, part: str) -> None:
     run = store_run(tmp_path, 1, kind=kind, sentence="<b>Pass</b>", coverage={}, machine={}, versions={}, backend={}, spec={})
     assert invoke(tmp_path, "export", run, "--format", "html", "--out", str(tmp_path / "r.html")).exit_code == 0
     text = (tmp_path / "r.html").read_text()
     assert "&lt;b&gt;Pass&lt;/b&gt;" in text
-    assert ("too small" in text) == (kind != "benchmark")
-    assert ("Nothing was measured in this run." in text) == (kind == "benchmark")
+    assert part in text
 
 
 def test_an_exported_run_is_taken_in_elsewhere_once(tmp_path: Path) -> None:
