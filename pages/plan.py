@@ -9,7 +9,11 @@ from kvcanary.ui import first_run, forms, import_box, plan_keep, plan_view, shel
 shell.require_frame()
 planned = plan_view.planned(state.current())
 with st.container(horizontal=True, gap="small", vertical_alignment="center", key="plan_head"):
-    st.title("Plan", anchor=False, width="stretch")
+    st.title(
+        "Plan", anchor=False, width="stretch",
+        help="Says whether SGLang starts with these settings, and what the canary costs. A real configuration from the list on the right "
+        "replaces every field; Undo brings them back.",
+    )  # fmt: skip
     forms.undo_button()
     forms.preset_picker()
     plan_keep.button(planned.current)

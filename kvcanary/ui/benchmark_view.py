@@ -31,9 +31,13 @@ def controls(current: state.Current) -> None:
             help="quick: the current real-KV mode, contiguous slots. standard and long: every mode, contiguous and shuffled slots.",
         )  # fmt: skip
         device = st.selectbox(
-            "Device", list(services.devices()), key="device", format_func=_device_label, persist_state="session", width=260
-        )
-        backend = st.selectbox("Backend", names, key="backend", persist_state="session", width=140)
+            "Device", list(services.devices()), key="device", format_func=_device_label, persist_state="session", width=260,
+            help="Where the kernels run and the simulated pool lies; figures hold for the device they were measured on.",
+        )  # fmt: skip
+        backend = st.selectbox(
+            "Backend", names, key="backend", persist_state="session", width=140,
+            help="Which implementation of the kernels is measured; auto takes the fastest that works on the device.",
+        )  # fmt: skip
         faults = st.toggle(
             "Plant faults", value=True, key="faults", persist_state="session",
             help="After the measurements, damage a few slots of the benchmark's own pool, so that the map shows what is found.",
@@ -159,7 +163,7 @@ def _pick_earlier(record: RunRecord) -> str | None:
         return None
     return st.selectbox(
         "Compare with", list(others), index=None, placeholder="an earlier run", key=f"compare.{record.id}", width=300,
-        format_func=others.__getitem__,
+        format_func=others.__getitem__, help="Lays the rates of an earlier run under these in the chart; nothing is measured again.",
     )  # fmt: skip
 
 
@@ -197,8 +201,9 @@ def _pick_variant(record: RunRecord, found: list[tuple[str, str]]) -> tuple[str,
     if len(found) == 1:
         return found[0]
     return st.selectbox(
-        "Variant", found, format_func=lambda pair: f"hash {pair[0]}, {pair[1]} slots", key=f"variant.{record.id}", width=260
-    )
+        "Variant", found, format_func=lambda pair: f"hash {pair[0]}, {pair[1]} slots", key=f"variant.{record.id}", width=260,
+        help="Which of the measured combinations the chart shows: how much real KV is hashed, and whether a request's slots lie in a row.",
+    )  # fmt: skip
 
 
 def _details(record: RunRecord) -> None:

@@ -64,7 +64,10 @@ def _choice(size: str) -> tuple[list[str], list[str]]:
     names = [".".join(fault) for fault in ALL_FAULTS]
     preset = [".".join(fault) for fault in (QUICK_FAULTS if size == "quick" else ALL_FAULTS)]
     with st.popover("Faults and configurations", width="content", key="campaign_choice"):
-        faults = st.multiselect("Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session")
+        faults = st.multiselect(
+            "Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session",
+            help="What is broken on purpose, one fault in a run; each makes a row of the matrix. Begins with those of the size.",
+        )  # fmt: skip
         configs = st.multiselect(
             "Configurations", list(CONFIGS), default=list(DEFAULT_CONFIGS), key="campaign_configs", persist_state="session",
             help="Six from nothing to everything, and each of kvcanary's strict checks beside “partial”.",
@@ -88,7 +91,10 @@ def _trace() -> TraceSample | None:
             help="A campaign serves a few dozen of its requests to a small simulated pool; nothing leaves this host.",
         )  # fmt: skip
     with right, st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        first = st.number_input("From request", 1, value=1, step=1, key="campaign_trace_first", width=140)
+        first = st.number_input(
+            "From request", 1, value=1, step=1, key="campaign_trace_first", width=140,
+            help="The first request of the trace that is served; those before it are left out.",
+        )  # fmt: skip
         speed = st.segmented_control(
             "Arrivals", [1, 4, 16, 64], default=4, required=True, key="campaign_trace_speed", format_func=lambda times: f"{times} ×",
             help="How much faster than in the trace. Where requests never meet, faults that need two of them find no victim.",

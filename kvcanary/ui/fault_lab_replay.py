@@ -36,12 +36,13 @@ def draw(campaign: Campaign, cell: CellSummary) -> None:
     asked = fault_lab_address.number("seed")
     seed = asked if asked in seeds else seeds[0]
     played = fault_lab_data.played(campaign.plan, campaign.run_id, (*wanted, seed))
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         back_button()
         key = f"seed.{campaign.run_id}.{'.'.join(wanted)}"
+        st.markdown("Seed", help="A run of this cell; equal seeds give equal runs.", width="content")
         st.selectbox(
             "Run with seed", seeds, index=seeds.index(seed), key=key, width=110, on_change=_take_seed, args=(key,),
-            label_visibility="collapsed", format_func=lambda number: f"seed {number}", help="Equal seeds give equal runs.",
+            label_visibility="collapsed", format_func=str,
         )  # fmt: skip
         group, by = _view_choice(played)
     reason = f" Out of reach of this configuration: {cell.reason}." if cell.reason else ""

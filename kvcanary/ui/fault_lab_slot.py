@@ -29,9 +29,12 @@ def card(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> None:
         st.html(_strip(found))
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         _moves(found)
+        st.markdown(
+            "Record", width="content",
+            help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
+        )  # fmt: skip
         st.segmented_control(
             "Record", buffers, default=None, key="replay_buffer", format_func=lambda name: name.replace("_", " ").upper(),
-            help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
             label_visibility="collapsed",
         )  # fmt: skip
     st.html(_fields(found))

@@ -167,7 +167,8 @@ def _latency_and_cost(campaign: Campaign) -> None:
         st.markdown(
             "**How soon**",
             help="Share of all injected faults that were reported within so many forwards of the fault, or tokens that all requests computed "
-            "from it on. Marks: half of what a configuration reports (open), nine in ten (filled).",
+            "from it on. Marks: half of what a configuration reports (open), nine in ten (filled). Steps say how "
+            "long a server goes on; tokens how much was computed meanwhile.",
         )
         by_tokens = st.session_state.get("latency_unit", _STEPS) == _TOKENS
         curves = campaign.token_curves if by_tokens else campaign.curves
@@ -176,18 +177,22 @@ def _latency_and_cost(campaign: Campaign) -> None:
         st.plotly_chart(figure, key=f"latency.{campaign.run_id}.{by_tokens}", config=_CONFIG, alt=text)
         st.segmented_control(
             "Latency", [_STEPS, _TOKENS], default=_STEPS, required=True, key="latency_unit", label_visibility="collapsed",
-            persist_state="session", help="Steps say how long a server goes on; tokens how much was computed meanwhile.",
+            persist_state="session",
         )  # fmt: skip
         style.caption(text)
     with right:
-        st.markdown("**Cost against detection**", help="Filled marks are on the frontier: nothing else finds as many for less.")
+        st.markdown(
+            "**Cost against detection**",
+            help="Filled marks are on the frontier: nothing else finds as many for less. Seconds were measured on this host, with whatever "
+            "else ran there; entries are the same everywhere.",
+        )
         text = charts.frontier_summary(campaign.costs)
         price = st.session_state.get("frontier_price", _SECONDS)
         figure = charts.frontier(campaign.costs, state.theme(), by_entries=price == _ENTRIES)
         st.plotly_chart(figure, key=f"frontier.{campaign.run_id}", config=_CONFIG, alt=text)
         st.segmented_control(
             "Cost", [_SECONDS, _ENTRIES], default=_SECONDS, required=True, key="frontier_price", label_visibility="collapsed",
-            persist_state="session", help="Seconds were measured on this host, with whatever else ran there; entries are the same everywhere.",
+            persist_state="session",
         )  # fmt: skip
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):

@@ -23,7 +23,10 @@ def draw() -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="import_box"):
         st.text_area("Paste anything", key=_TEXT, height=80, placeholder=_HINT, label_visibility="collapsed")
         with st.container(gap="xsmall", width=190):
-            st.button("Import", key="import", on_click=_take_pasted, type="primary", width="stretch")
+            st.button(
+                "Import", key="import", on_click=_take_pasted, type="primary", width="stretch",
+                help="Reads what stands in the box on this host, and fills the fields that it states, each with its source.",
+            )  # fmt: skip
             with st.container(horizontal=True, gap="xsmall"):
                 with st.popover("Upload"):
                     st.file_uploader(
@@ -32,6 +35,7 @@ def draw() -> None:
                         key=_FILES,
                         max_upload_size=UPLOAD_LIMIT_MB,
                         on_change=_take_files,
+                        help="The same as in the box, as files: read on this host together with what is pasted, and not kept.",
                     )
                 with st.popover("Fetch"):
                     _fetch_form()
@@ -49,7 +53,10 @@ def _fetch_form() -> None:
         style.caption("Off. To read /server_info of a running server, start the dashboard with the hosts that may be asked:")
         st.code(f"{server_info.HOSTS_VARIABLE}=10.0.0.7:30000 streamlit run app.py", language="shell", wrap_lines=True)
         return
-    st.text_input("Server", key=_URL, placeholder=f"http://{min(hosts)}", autocomplete="off")
+    st.text_input(
+        "Server", key=_URL, placeholder=f"http://{min(hosts)}", autocomplete="off",
+        help="A running SGLang server, one of those allowed below; what its /server_info states fills the fields.",
+    )  # fmt: skip
     st.button("Fetch server_info", key="fetch", on_click=_take_fetched, type="primary")
     style.caption(f"One GET, nothing is sent. Allowed: {', '.join(sorted(hosts))}.")
 

@@ -21,6 +21,18 @@ _NAMES = {
     "time": "Time", "pool": "Pool", "rank": "Rank", "tag": "Launch tag", "reason": "Reason", "position": "Position",
     "token": "Stored token", "page": "Page", "stride": "Stride", "incident": "Incident",
 }  # fmt: skip
+_HELP = {
+    "time": "When the line was logged, in equal parts of what the log spans.",
+    "pool": "Full or window pool, which number their slots apart.",
+    "rank": "Who logged it: the rank by the prefix of its lines.",
+    "tag": "The launch that found it, as SGLang names its checks.",
+    "reason": "What did not agree, as SGLang names it; a violation can have several.",
+    "position": "Place of the token in its request, in ranges.",
+    "token": "The token id that the record in the slot holds.",
+    "page": "Slots that share a page; where the log states no page size, groups of 64.",
+    "stride": "Distance in slots to the reported slot before it.",
+    "incident": "Violations that one fault explains, by their number in the list of incidents.",
+}
 _RANK_ROWS = 12
 _BY_KEYBOARD = "The list of filters does the same by keyboard."
 
@@ -59,7 +71,8 @@ def _list(cross: Crossfilter, name: str) -> None:
     options = [*facet.labels, *(label for label in chosen if label not in counts)]
     st.session_state[key] = chosen
     st.multiselect(
-        _NAMES[name], options, key=key, placeholder="all", on_change=lambda: address.choose(name, st.session_state[key]),
+        _NAMES[name], options, key=key, placeholder="all", help=f"{_HELP[name]} None chosen keeps all.",
+        on_change=lambda: address.choose(name, st.session_state[key]),
         format_func=lambda label: f"{label_words(name, label)} · {format_count(counts[label])}" if label in counts else label,
     )  # fmt: skip
 

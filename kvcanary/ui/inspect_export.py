@@ -37,7 +37,10 @@ _KEPT = "inspect_kept"
 
 def every_row(found: Loaded) -> None:
     """All violations that the filters keep, loaded as they are scrolled to."""
-    if found.inspected.cross.count and st.toggle("Show every row as a table", key="inspect_every_row", persist_state="session"):
+    if found.inspected.cross.count and st.toggle(
+        "Show every row as a table", key="inspect_every_row", persist_state="session",
+        help="The violations that the filters keep, in the order of the log, loaded while you scroll.",
+    ):  # fmt: skip
         rows = _rows(found)
         st.dataframe(
             rows.drop(columns=["place", "half", "group"]), hide_index=True, height=420, lazy=True, alt="Every violation, in order."
@@ -68,7 +71,7 @@ def draw(found: Loaded) -> None:
     with st.expander("Text for a GitHub issue"):
         hidden = st.pills(
             "Leave out", list(REDACTIONS), selection_mode="multi", default=["names"], format_func=REDACTIONS.__getitem__,
-            key="inspect_redact", persist_state="session",
+            key="inspect_redact", persist_state="session", help="What is replaced by … in the text below before it leaves your hands.",
         )  # fmt: skip
         style.caption("Tokens and hashes are never in it. Read it before you post it.")
         st.code(issue_text(log, diagnosis, hidden), language="markdown", wrap_lines=True)

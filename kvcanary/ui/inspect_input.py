@@ -41,9 +41,13 @@ def draw() -> Loaded | None:
             st.file_uploader(
                 "Server logs, one per rank or day (also .gz and .zst), or snapshots (.safetensors)", accept_multiple_files=True, key=_FILES,
                 on_change=_take_files, max_upload_size=UPLOAD_LIMIT_MB,
+                help="Read together as one history, each rank apart; they stay on this host and are not kept.",
             )  # fmt: skip
         with right:
-            st.text_area("Or paste lines of a log", key=_TEXT, height=92, placeholder="kv_canary violation: launch_tag=…")
+            st.text_area(
+                "Or paste lines of a log", key=_TEXT, height=92, placeholder="kv_canary violation: launch_tag=…",
+                help="Any part of a log, with its other lines or without; what is not of the canary is passed over.",
+            )  # fmt: skip
             with st.container(horizontal=True, gap="small"):
                 st.button("Inspect", key="inspect_go", type="primary", on_click=_take_text)
                 st.button("Load an example", key="inspect_example", on_click=take_example)
@@ -71,6 +75,7 @@ def _folder_form(folders: tuple[Path, ...]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.multiselect(
             "Or choose on the server", list(listed), key=_PICKED, placeholder="newest first", width=560,
+            help="Logs in the folders that this dashboard may read; several are read as one history.",
             format_func=lambda name: f"{listed[name].label} · {format_bytes(listed[name].size_bytes)}" if name in listed else name,
         )  # fmt: skip
         picked = st.session_state.get(_PICKED) or []

@@ -44,8 +44,14 @@ def draw(found: Loaded) -> None:
         pool = _pool_choice(inspected)
         choice = _TOGETHER
         if len(ranks) > 1:
-            choice = st.selectbox("Map of", [_TOGETHER, _EACH, *ranks], key="inspect_map_of", persist_state="session", width=240)
-        st.text_input("Go to slot", key=_TYPED, placeholder=f"0 to {format_count(pool.num_slots - 1)}", on_change=_take_typed, width=200)
+            choice = st.selectbox(
+                "Map of", [_TOGETHER, _EACH, *ranks], key="inspect_map_of", persist_state="session", width=240,
+                help="Each rank has a pool of its own: draw all over one another, a small map of each, or one rank alone.",
+            )  # fmt: skip
+        st.text_input(
+            "Go to slot", key=_TYPED, placeholder=f"0 to {format_count(pool.num_slots - 1)}", on_change=_take_typed, width=200,
+            help="Shows the slots around this number one by one, and every record that names it.",
+        )  # fmt: skip
     style.line(st.session_state.get(address.SLOT_PROBLEM, ""), "error")
     left, right = st.columns([3, 2], gap="medium")
     with left:

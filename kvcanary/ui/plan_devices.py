@@ -19,13 +19,17 @@ def draw() -> None:
     """The picker with a line that says where the figures come from, and the way to an own list."""
     own, problem = _own()
     devices = {device.name: device for device in (*own, *catalogue())}
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         st.selectbox(
-            "Accelerator", list(devices), index=None, key=_PICKED, placeholder="Pick an accelerator to fill in its memory",
-            label_visibility="collapsed", on_change=_apply, format_func=lambda name: _label(devices[name]) if name in devices else name,
+            "Accelerator", list(devices), index=None, key=_PICKED, placeholder="Pick one to fill in its memory", on_change=_apply,
+            help="Fills in Device memory by the source named below it, and changes no other field.",
+            format_func=lambda name: _label(devices[name]) if name in devices else name,
         )  # fmt: skip
         with st.popover("Own", help="Accelerators of your own, as JSON."):
-            st.file_uploader("Own accelerators (JSON)", type=["json"], key=_UPLOAD, on_change=_take_file, max_upload_size=1)
+            st.file_uploader(
+                "Own accelerators (JSON)", type=["json"], key=_UPLOAD, on_change=_take_file, max_upload_size=1,
+                help="They stand before the others in the list, for this session alone.",
+            )  # fmt: skip
             style.caption(f"Or start the dashboard with {plan_environment.DEVICES_VARIABLE}=FILE. The form of the file:")
             st.code(_EXAMPLE, language="json", wrap_lines=True)
     picked = devices.get(st.session_state.get(_PICKED) or "")

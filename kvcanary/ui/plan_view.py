@@ -96,8 +96,10 @@ def draw(given: Planned) -> None:
     plan_solve.draw_remedies(given.plan)
     # One view at a time: hidden tabs would be computed on every keystroke.
     view = st.segmented_control(
-        "Details", list(_VIEWS), default="Solve", required=True, key=VIEW, label_visibility="collapsed", persist_state="session"
-    )
+        "Details", list(_VIEWS), default="Solve", required=True, key=VIEW, persist_state="session",
+        help="Solve and Frontier look for settings that fit, Lines shows how this plan adds up, Overflow when a forward goes unverified. Log "
+        "compares it with a start-up log, Choices lists what SGLang sets by itself, and Flags writes the launch command.",
+    )  # fmt: skip
     _VIEWS[view](given.plan, given.current)
 
 

@@ -23,7 +23,13 @@ from kvcanary.units import MIB, format_bytes, format_count
 
 PAGE_ROWS = 100
 _Choice = Literal["kind", "verdict", "machine", "model", "label"]
-_CHOICES: Mapping[_Choice, str] = {"kind": "Kind", "verdict": "Verdict", "machine": "Machine", "model": "Model", "label": "Label"}
+_CHOICES: Mapping[_Choice, tuple[str, str]] = {
+    "kind": ("Kind", "What was run or kept: only runs of this kind are listed."),
+    "verdict": ("Verdict", "How a run ended by its own gate; partial: nothing wrong in the part that ran."),
+    "machine": ("Machine", "The accelerator, else the processor, that a run was made on."),
+    "model": ("Model", "The model that the settings of a run name."),
+    "label": ("Label", "A word that somebody gave to runs; a sweep gives its own to each of its runs."),
+}
 # Where the choice of a label lies, for who narrows the list from outside.
 LABEL_KEY = "runs.label"
 _PAGES = {"benchmark": "pages/benchmark.py", "campaign": "pages/fault_lab.py"}
@@ -46,15 +52,19 @@ def filters() -> Filters:
     choices = services.runs().choices()
     chosen = Filters()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        for name, label in _CHOICES.items():
+        for name, (label, help_text) in _CHOICES.items():
             options = choices[name]
             key = f"runs.{name}"
             if st.session_state.get(key) not in (None, *options):
                 st.session_state[key] = None
             chosen[name] = st.selectbox(
-                label, options, index=None, key=key, placeholder="any", disabled=not options, persist_state="session", width=124
-            )
-        chosen["text"] = st.text_input("Search", key="runs.text", placeholder="id, note, sentence", persist_state="session", width=160)
+                label, options, index=None, key=key, placeholder="any", disabled=not options, persist_state="session", width=124,
+                help=help_text,
+            )  # fmt: skip
+        chosen["text"] = st.text_input(
+            "Search", key="runs.text", placeholder="id, note, sentence", persist_state="session", width=160,
+            help="Keeps runs that have all these words in their id, sentence, note, model or machine; large and small letters are the same.",
+        )  # fmt: skip
         chosen["deleted"] = st.toggle(
             "Deleted", key="runs.deleted", persist_state="session", help="Runs that were deleted in the last day and can be restored."
         )
@@ -72,7 +82,11 @@ def table(wanted: Filters) -> None:
             f"{fit}. All runs take {format_bytes(use.runs_bytes)}, deleted ones {format_bytes(use.deleted_bytes)}, "
             f"the database {format_bytes(use.database_bytes)}; {format_bytes(use.free_bytes)} are free."
         )
-        page = st.number_input("Page", 1, pages, key=f"runs.page.{pages}", width=120) if pages > 1 else 1
+        page = 1
+        if pages > 1:
+            page = st.number_input(
+                "Page", 1, pages, key=f"runs.page.{pages}", width=120, help=f"The list shows {PAGE_ROWS} runs at a time, newest first."
+            )
     _undo()
     for problem in store.damaged():
         style.remark(problem, "warning")
@@ -277,12 +291,15 @@ def _annotations(row: RunRow) -> None:
     st.session_state.setdefault(label_key, list(row.labels))
     left, right = st.columns(2, gap="medium")
     with left:
-        st.text_input("Note", key=note_key, on_change=write_note, placeholder="what this run was for")
+        st.text_input(
+            "Note", key=note_key, on_change=write_note, placeholder="what this run was for",
+            help="Kept with the run as soon as you leave the field; Search finds its words.",
+        )  # fmt: skip
     with right:
         options = sorted({*store.choices()["label"], *row.labels})
         st.multiselect(
             "Labels", options, key=label_key, on_change=write_labels, accept_new_options=True,
-            placeholder="choose or type one",
+            placeholder="choose or type one", help="Words that put runs together: the list above can be narrowed to one of them.",
         )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ def draw(run_id: str, arrays: SlotArrays, cards: Sequence[Mapping[str, Any]], pa
             on_change=_take_typed,
             args=(len(status),),
             live="400ms",
+            help="Shows the slots around this number one by one, with the card of the slot.",
         )
         style.line(st.session_state.get(_PROBLEM, ""), "error")
     slot = chosen_slot(len(status))
