@@ -121,6 +121,8 @@ def _finished(record: RunRecord) -> None:
         with st.expander("Last words of the worker"):
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)
     points = services.runs().points(record.id)
+    if not points and services.runs().count(kind="benchmark") > 1:
+        st.page_link("pages/runs.py", label="Earlier benchmarks", icon=":material/history:")
     frame = points_frame(points)
     by_batch = bool(variants(frame))
     if by_batch:

@@ -55,3 +55,12 @@ def test_the_list_stays_narrowed_over_a_visit_to_another_page(home: Path) -> Non
     app.switch_page("pages/runs.py").run()
     assert (app.selectbox(key="runs.kind").value, app.text_input(key="runs.text").value) == ("plan", "plan")
     assert any("1 run fits" in caption.value for caption in app.caption)
+
+
+def test_a_run_that_measured_nothing_leads_to_the_earlier_ones(home: Path) -> None:
+    first = store_run(home, 1, measured=points())
+    store_run(home, 2, state=RunState.STOPPED, sentence="Stopped after 0 points.")
+    app = AppTest.from_file(APP, default_timeout=60).run().switch_page("pages/benchmark.py").run()
+    assert [link.proto.label for link in app.get("page_link")] == ["Earlier benchmarks"]
+    app.query_params["run"] = first
+    assert not app.run().get("page_link")
