@@ -15,6 +15,7 @@ from kvcanary.importers.log_records import READ_ALL_CHARS, Record, may_hold_reco
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.importers.secrets import redact
 from kvcanary.importers.server_log import PRINTED_ARGUMENTS, read_server_log
+from kvcanary.importers.start_progress import StartProgress
 from kvcanary.importers.vllm_log import read_vllm_log
 
 _VLLM_WORDS = re.compile(
@@ -33,6 +34,7 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     if not records:
         return []
     engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
+    failed, records = _starts(records)
     explanations, stated = error_messages.explain(records, engine)
     ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
     observed, lines = read_vllm_log(records) if engine == "vllm" else read_server_log(records, sorted(ranks))
@@ -43,7 +45,7 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     _errors(observed, explanations)
     (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
     settled, conflicts = found.settle()
-    findings = [*found.findings, *_log_findings(observed, records)]
+    findings = [*found.findings, *_log_findings(observed, records), *_failed_before(failed, engine)]
     only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
     return [
         ImportResult(
@@ -51,6 +53,30 @@ def read_log(text: str, name: str) -> list[ImportResult]:
             findings=tuple(findings), explanations=tuple(explanations), conflicts=tuple(conflicts),
         )
     ]  # fmt: skip
+
+
+def _starts(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """The records of starts that failed before the last one, and the others: what a failed start had allocated says nothing about the next."""
+    progress = StartProgress()
+    begin = printed = 0
+    served = False
+    for index, record in enumerate(records):
+        number = progress.number
+        progress.see(record)
+        if PRINTED_ARGUMENTS.search(record.text[:400]):
+            printed = index
+        if progress.number != number:
+            begin, served = (begin if served else printed), False
+        served = served or progress.stage() == "serving"
+    return records[:begin], records[begin:]
+
+
+def _failed_before(records: Sequence[Record], engine: str) -> list[Finding]:
+    if not records:
+        return []
+    said = [entry.message for entry in error_messages.explain(records, engine)[0]]
+    why = f"It said: {'; '.join(said)}. Only the last start is read." if said else "Only the last start is read."
+    return [note("earlier-start", "an earlier start in the text failed", why)]
 
 
 def _redacted(record: Record) -> Record:

@@ -53,6 +53,7 @@ class StartProgress:
     _furthest: str = ""
     _before: dict[str, float] = field(default_factory=dict)
     _all_serve: bool = False
+    _printed_anew: bool = False
     _weights_share: float | None = None
     _printed: float | None = None
 
@@ -63,8 +64,9 @@ class StartProgress:
         text = record.text
         head = text[:400]
         if PRINTED_ARGUMENTS.search(head) or _NEW_START.search(head):
-            self._begin()
-            self._printed = float(match["fraction"]) if (match := _FRACTION.search(text)) else None
+            # Another start, or another node of the same one: whether a rank loads its weights again tells.
+            self._stages, self._furthest, self._all_serve, self.last_batch = {}, "", False, None
+            self._printed_anew, self._printed = True, float(match["fraction"]) if (match := _FRACTION.search(text)) else None
             return
         number, pool_stands = self.number, self._own_stage() in _POOL_STANDS
         if (stage := next((stage for pattern, stage in _REACHED if pattern.search(head)), None)) is not None:
@@ -88,7 +90,9 @@ class StartProgress:
 
     def _begin(self) -> None:
         self.number += 1
-        self.last_batch, self.free_before_gib, self._weights_share, self._printed = None, None, None, None
+        self.last_batch, self.free_before_gib, self._weights_share = None, None, None
+        if not self._printed_anew:
+            self._printed = None
         self._stages, self._before, self._furthest, self._all_serve = {}, {}, "", False
 
     def _own_stage(self) -> str:
@@ -96,6 +100,10 @@ class StartProgress:
 
     def _reach(self, stage: str) -> None:
         own = self._own_stage()
+        if stage == "load_weights" or (stage == "kv_pool" and self._rank not in self._stages):
+            if self._printed_anew and self._rank in self._before:
+                self._begin()
+            self._printed_anew = False
         if stage in ("load_weights", "kv_pool") and own == "serving":
             self._begin()
         elif stage == "load_weights" and own in _POOL_STANDS:

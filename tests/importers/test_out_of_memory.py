@@ -210,6 +210,11 @@ NOT_ENOUGH = "RuntimeError: Not enough memory. Please try to increase --mem-frac
     [
         # The draft model's weights count: 1 - 8 / 40.
         (loaded(free=20.0, weights=20.0) + loaded(free=8.0, weights=12.0) + NOT_ENOUGH, "--mem-fraction-static 0.801"),
+        (
+            ARGUMENTS.replace("0.85", "0.7") + loaded(free=20.0, weights=20.0)
+            + "[2031-02-03 04:05:03 TP0] Load weight begin. avail mem=20.00 GB\n" + loaded(free=8.0, weights=12.0) + NOT_ENOUGH,
+            "--mem-fraction-static 0.801",
+        ),
         # The fullest rank decides: 1 - 18 / 40.
         (loaded("TP0", 20.0, 20.0) + loaded("TP1", 18.0, 22.0) + NOT_ENOUGH, "--mem-fraction-static 0.551"),
         # What failed is higher than what the weights take, so that is no way up; said in the message or printed with the arguments.

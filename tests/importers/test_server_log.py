@@ -308,3 +308,47 @@ def test_memory_of_ranks_that_differ_is_that_of_the_rank_that_decides() -> None:
         assert sizes == {"weight_bytes": round(28.25 * GIB), "free_before_load_bytes": round(77.5 * GIB), "graph_bytes": round(0.4 * GIB)}
         assert result.fields["free_before_load_bytes"].derived == '"GB" in the log is GiB, smallest over ranks, which differ'
         assert result.fields["weight_bytes"].derived.endswith("largest over ranks, which differ")
+
+
+def start(fraction: float, tokens: int, ranks: tuple[str, ...] = ("TP0",)) -> str:
+    """A start up to its pools, which each rank allocates."""
+    return f"[{T}] server_args=ServerArgs(model_path='/m/w', tp_size=2, mem_fraction_static={fraction})\n" + "".join(
+        f"[{T} {rank}] Load weight end. type=W, avail mem=30.00 GB, mem usage=10.00 GB.\n"
+        f"[{T} {rank}] KV Cache is allocated. dtype: torch.bfloat16, #tokens: {tokens}, K size: 3.00 GB, V size: 3.00 GB\n"
+        for rank in ranks
+    )
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 1.00 GiB is free.\n"
+READY = f"[{T} TP0] max_total_num_tokens=7000, chunked_prefill_size=2048, max_running_requests=9, context_len=512\n"
+
+
+def test_a_start_that_failed_says_nothing_about_the_next_one() -> None:
+    result = read_text(start(0.9, 9000) + OOM + start(0.8, 7000) + READY)
+    assert (result.observed["kv_tokens"], result.observed["max_total_num_tokens"], result.observed["k_size_gb"]) == (7000, 7000, 3.0)
+    assert "draft_weight_mem_gb" not in result.observed
+    assert "kv_pools" not in result.observed
+    assert "oom" not in result.observed
+    assert (result.explanations, result.fields["mem_fraction_static"].value) == ((), 0.8)
+    [finding] = [finding for finding in result.findings if finding.rule == "earlier-start"]
+    assert "It said: CUDA out of memory. Tried to allocate 2.00 GiB." in finding.why
+
+
+def test_the_last_of_several_failed_starts_is_explained() -> None:
+    result = read_text(start(0.9, 9000) + OOM + start(0.85, 8000) + OOM.replace("2.00 GiB", "1.50 GiB"))
+    assert result.observed["oom"]["tried_gib"] == 1.5
+    assert result.fields["mem_fraction_static"].value == 0.85
+    assert result.observed["kv_tokens"] == 8000
+
+
+def test_the_nodes_of_one_start_are_read_together() -> None:
+    result = read_text(start(0.9, 9000, ("TP0", "TP1")) + start(0.9, 9000, ("TP2", "TP3")))
+    assert result.observed["ranks"] == ["TP0", "TP1", "TP2", "TP3"]
+    assert not any(finding.rule == "earlier-start" for finding in result.findings)
+    draft = f"[{T} TP0] Load weight begin. avail mem=4.00 GB\n[{T} TP0] Load weight end. type=D, avail mem=3.00 GB, mem usage=1.00 GB.\n"
+    assert read_text(start(0.9, 9000) + draft).observed["draft_weight_mem_gb"] == 1.0
+
+
+def test_a_start_that_came_to_its_ready_line_is_kept() -> None:
+    result = read_text(start(0.9, 7000) + READY + start(0.8, 6000))
+    assert result.observed["max_total_num_tokens"] == 7000
