@@ -11,14 +11,15 @@ from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.findings import Finding, Severity, count_sentence, worst_first
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
-from kvcanary.config.memory import MemoryPlan, memory_plan
+from kvcanary.config.memory import MemoryPlan, Verdict, memory_plan
 from kvcanary.config.reconcile import plan_to_compare, reconcile
 from kvcanary.config.reconciliation import Reconciliation
 from kvcanary.config.remedies import canary_cost, remedies
 from kvcanary.config.rules import RULES, validate
 from kvcanary.config.settings import Settings
-from kvcanary.config.solve import largest_context, largest_pool, smallest_fraction
+from kvcanary.config.solve import PoolAnswer, largest_context, largest_pool, smallest_fraction
 from kvcanary.errors import ConfigError
+from kvcanary.units import format_bytes, format_count
 
 SCHEMA, VERSION = "kvcanary.plan", 1
 
@@ -43,8 +44,12 @@ class PlanReport:
         """The answer in one sentence."""
         errors = [finding.message for finding in self.findings if finding.severity is Severity.ERROR]
         counted = f"{count_sentence(finding.severity for finding in self.findings)} from {len(RULES)} rules"
-        memory = f" Memory of one rank: {self.plan.summary}." if self.plan is not None else ""
-        return f"Will not start, {counted}: {errors[0]}" if errors else f"Starts, {counted}.{memory}"
+        if errors:
+            return f"Will not start, {counted}: {errors[0]}"
+        if self.plan is None:
+            return f"Starts, {counted}."
+        over = f" {over_sentence(self.plan)}" if self.plan.verdict is Verdict.OVER else ""
+        return f"Starts, {counted}.{over} Memory of one rank: {self.plan.summary}."
 
 
 def plan_report(settings: Settings, observed: Mapping[str, Any] | None = None) -> PlanReport:
@@ -57,6 +62,21 @@ def plan_report(settings: Settings, observed: Mapping[str, Any] | None = None) -
         if observed is not None:
             beside = reconcile(plan_to_compare(settings), observed)
     return PlanReport(settings, worst_first(validate(settings)), capacities, plan, beside)
+
+
+def over_sentence(plan: MemoryPlan) -> str:
+    """What a plan over budget lacks, and how many slots fit instead."""
+    pool = largest_pool(plan)
+    slots = (
+        f"{format_count(plan.settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots fit"
+        if isinstance(pool, PoolAnswer)
+        else ""
+    )
+    if plan.static_left_bytes is not None and plan.static_left_bytes < 0:
+        cut = f": {slots}, and SGLang cuts the pool by itself" if slots else ""
+        return f"Over budget: {format_bytes(-plan.static_left_bytes)} more than the static share{cut}."
+    over = format_bytes(-(plan.headroom_bytes or 0))
+    return f"Over budget: {over} more than the device has, so it runs out of memory{f': {slots}' if slots else ''}."
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:

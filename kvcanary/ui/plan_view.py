@@ -13,11 +13,11 @@ from kvcanary.config.findings import Severity, count_sentence
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Verdict, memory_plan
+from kvcanary.config.plan_report import over_sentence
 from kvcanary.config.remedies import canary_cost
-from kvcanary.config.solve import PoolAnswer, largest_pool
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
-from kvcanary.ui import import_report, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
+from kvcanary.ui import blocks, import_report, plan_choices, plan_findings, plan_lines, plan_log, plan_overflow, plan_solve, state, style
 from kvcanary.units import format_bytes, format_count, format_fraction, group_digits
 
 VIEW = "plan_view"
@@ -53,24 +53,10 @@ def verdict(given: Planned) -> None:
     elif failed := import_report.failed_as_filled():
         style.verdict(f"Failed with these settings: {failed}", "error")
     elif given.plan is not None and given.plan.verdict is Verdict.OVER:
-        style.verdict(_over_sentence(given.plan), "warning")
+        style.verdict(over_sentence(given.plan), "warning")
     else:
         worst = "warning" if any(finding.severity is Severity.WARNING for finding in findings) else "pass"
         style.verdict(f"Starts, with {counted}. {'' if given.plan is None else _cost_sentence(given.plan)}", worst)
-
-
-def _over_sentence(plan: MemoryPlan) -> str:
-    pool = largest_pool(plan)
-    slots = (
-        f"{format_count(plan.settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots fit"
-        if isinstance(pool, PoolAnswer)
-        else ""
-    )
-    if plan.static_left_bytes is not None and plan.static_left_bytes < 0:
-        cut = f": {slots}, and SGLang cuts the pool by itself" if slots else ""
-        return f"Over budget: {format_bytes(-plan.static_left_bytes)} more than the static share{cut}."
-    over = format_bytes(-(plan.headroom_bytes or 0))
-    return f"Over budget: {over} more than the device has, so it runs out of memory{f': {slots}' if slots else ''}."
 
 
 def _cost_sentence(plan: MemoryPlan) -> str:
@@ -121,13 +107,9 @@ def _capacities(current: state.Current) -> None:
 def _memory(plan: MemoryPlan) -> None:
     theme = state.theme()
     summary = charts.memory_summary(plan)
-    key, canary_key = "", ""
-    for name, shown, color in charts.memory_key(plan, theme):
-        item = f'<span><i style="background:{color}"></i>{html_text(name)} <b>{html_text(shown)}</b></span>'
-        if name in CANARY_PARTS:
-            canary_key += item
-        else:
-            key += item
+    items = charts.memory_key(plan, theme)
+    key = blocks.key(item for item in items if item[0] not in CANARY_PARTS)
+    canary_key = blocks.key(item for item in items if item[0] in CANARY_PARTS)
     for name, size, kind in (
         ("static share", plan.static_limit_bytes, "kvc-mark kvc-dots"),
         ("device", plan.budget_bytes, "kvc-mark"),

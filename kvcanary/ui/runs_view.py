@@ -319,7 +319,7 @@ def _several(run_ids: Sequence[str]) -> None:
 
 
 def draw_section(section: Section, key: str) -> None:
-    """A section as the report has it: heading, sentence, pictures with their words, tables."""
+    """A section as the report has it: heading, sentence, pictures with their words, tables, lines to copy."""
     st.subheader(markdown_text(section.heading), anchor=False)
     if section.sentence:
         style.caption(section.sentence)
@@ -328,6 +328,12 @@ def draw_section(section: Section, key: str) -> None:
     for number, picture in enumerate(pictures):
         with places[number % len(places)]:
             st.plotly_chart(picture.draw(state.theme()), key=f"{key}.{number}", config=_CONFIG, alt=picture.alt)
+            if picture.key is not None:
+                st.html(f'<div class="kvc-key">{blocks.key(picture.key(state.theme()))}</div>')
             style.caption(picture.alt)
     for table in section.tables:
         blocks.table(table.head, table.rows, numeric=table.numeric)
+        if table.caption:
+            style.caption(table.caption)
+    if section.code:
+        st.code(section.code, language="shell", wrap_lines=True)

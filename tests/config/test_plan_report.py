@@ -17,6 +17,13 @@ def test_the_sentence_counts_by_severity_and_ends_each_part() -> None:
     assert failed.sentence == f"Will not start, 1 error, 1 note from {len(RULES)} rules: {failed.findings[0].message}"
 
 
+def test_a_plan_over_budget_says_so_although_it_starts() -> None:
+    report = plan_report(server(cuda_graph_max_bs=200, pool_slot_count=900_000))
+    assert report.starts
+    assert f"Starts, 1 note from {len(RULES)} rules. Over budget: " in report.sentence
+    assert "900\u202f000 -> " in report.sentence
+
+
 def test_the_memory_that_was_stored_has_the_sums_of_the_plan() -> None:
     report = plan_report(server(weight_bytes=None, post_capture_kv_sizing=True))
     assert report.plan is not None
