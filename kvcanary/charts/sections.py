@@ -10,7 +10,7 @@ from typing import Any
 from kvcanary.analysis import inspection, slot_map
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.analysis.stored_inspection import reported_rows
-from kvcanary.charts import detection, slots, throughput
+from kvcanary.charts import detection, frontier, slots, throughput
 from kvcanary.charts.inspection_sections import inspection_sections
 from kvcanary.charts.plan_sections import plan_sections
 from kvcanary.charts.report import Kind, Picture, Section, Table, report_html
@@ -19,7 +19,7 @@ from kvcanary.config.settings import FIELDS, Settings
 from kvcanary.errors import ConfigError, StoreError
 from kvcanary.lab.campaign import CellSummary, summarise
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
-from kvcanary.lab.frontier import config_costs
+from kvcanary.lab.frontier import ConfigCost, LatencyCurve, by_cost, config_costs, latency_curves
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunRecord, Verdict
 from kvcanary.lab.tables import forward_text, point_rows
@@ -94,10 +94,8 @@ def _settings(record: RunRecord) -> Section | None:
     except ConfigError:
         flat = given
     changed = [(name, _amount(name, value)) for name, value in flat.items() if name not in FIELDS or value != FIELDS[name].default]
-    sentence = (
-        "One setting differs from its default; all others have theirs."
-        if len(changed) == 1
-        else f"{format_count(len(changed))} settings differ from their defaults; all others have them."
+    sentence = {0: "Every setting has its default.", 1: "One setting differs from its default; all others have theirs."}.get(
+        len(changed), f"{format_count(len(changed))} settings differ from their defaults; all others have them."
     )
     tables = [Table(head=("setting", "value"), rows=changed)] if changed else []
     tables += [Table(head=("option", "value"), rows=options)] if options else []
@@ -186,22 +184,38 @@ def _campaign(store: Store, record: RunRecord) -> list[Section]:
     runs = read_runs(store.folder(record.id).path)
     if not runs:
         return [Section(heading="Detection", sentence="No run was finished, so there is no matrix.")]
-    cells, costs = summarise(plan, runs), config_costs(plan, runs)
-    cost_rows = [
-        (
-            row.config, f"{format_fraction(row.rate)} of {row.injected}" if row.injected else "nothing injected",
-            "none" if row.latency_p90 is None else f"{row.latency_p90:g} steps", format_count(round(row.verified_per_step)),
-            format_seconds(row.canary_s_per_step), "yes" if row.on_frontier else "no",
-        )
-        for row in costs
-    ]  # fmt: skip
-    head = ("configuration", "found", "latency p90", "entries per step", "canary per step", "on the frontier")
+    cells, costs = summarise(plan, runs), by_cost(config_costs(plan, runs))
+    curves = latency_curves(plan, runs, [cost.config for cost in costs])
     text = detection.matrix_summary(cells)
     picture = Picture(draw=lambda theme: detection.matrix(cells, costs, theme), alt=text)
+    soon = Picture(draw=partial(frontier.latency, curves), alt=frontier.latency_summary(curves))
+    price = Picture(draw=partial(frontier.frontier, costs), alt=frontier.frontier_summary(costs))
     return [
         Section(heading="Detection", sentence=text, pictures=(picture,), tables=(cells_table(cells),)),
-        Section(heading="Cost and detection", tables=(Table(head=head, rows=cost_rows, numeric=(1, 2, 3, 4)),)),
+        Section(heading="Cost and detection", pictures=(soon, price), tables=(costs_table(costs, curves),), beside=True),
     ]
+
+
+def costs_table(costs: Sequence[ConfigCost], curves: Sequence[LatencyCurve]) -> Table:
+    """What each configuration finds, how soon and for what; curves by steps, of the same configurations in the same order."""
+    head = (
+        "configuration", "found", "at once", "steps p50", "steps p90", "tokens p50", "tokens p90", "entries per step", "canary per step",
+        "on the frontier",
+    )  # fmt: skip
+    rows = [
+        (
+            row.config,
+            f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
+            format_fraction(curve.shares[0]),
+            *("none" if steps is None else f"{steps:.3g}" for steps in (row.latency_p50, row.latency_p90)),
+            *("none" if count is None else format_count(round(count)) for count in (row.latency_tokens_p50, row.latency_tokens_p90)),
+            format_count(round(row.verified_per_step)),
+            format_seconds(row.canary_s_per_step),
+            "yes" if row.on_frontier else "no",
+        )
+        for row, curve in zip(costs, curves, strict=True)
+    ]
+    return Table(head=head, rows=rows, numeric=tuple(range(1, 9)))
 
 
 def cells_table(cells: Sequence[CellSummary]) -> Table:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcanary.charts import detection
 from kvcanary.charts import frontier as charts
-from kvcanary.charts.sections import VERDICT_KINDS
+from kvcanary.charts.sections import VERDICT_KINDS, costs_table
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import markdown_text
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of
@@ -25,7 +25,7 @@ from kvcanary.ui import (
     style,
 )
 from kvcanary.ui.fault_lab_data import Campaign
-from kvcanary.units import format_count, format_fraction, format_seconds
+from kvcanary.units import format_count, format_fraction
 
 _CONFIG = {"displayModeBar": False}
 _LIVE_S, _RUNS_PER_S = 2.0, 300
@@ -196,28 +196,8 @@ def _latency_and_cost(campaign: Campaign) -> None:
         )  # fmt: skip
         style.caption(text)
     with st.expander("Both as a table", key=f"costs.{campaign.run_id}"):
-        _cost_table(campaign)
-
-
-def _cost_table(campaign: Campaign) -> None:
-    head = (
-        "configuration", "found", "at once", "steps p50", "steps p90", "tokens p50", "tokens p90", "entries per step", "canary per step",
-        "on the frontier",
-    )  # fmt: skip
-    rows = [
-        (
-            row.config,
-            f"{format_fraction(row.rate)} of {format_count(row.injected)}" if row.injected else "nothing injected",
-            format_fraction(curve.shares[0]),
-            *("none" if steps is None else f"{steps:.3g}" for steps in (row.latency_p50, row.latency_p90)),
-            *("none" if count is None else format_count(round(count)) for count in (row.latency_tokens_p50, row.latency_tokens_p90)),
-            format_count(round(row.verified_per_step)),
-            format_seconds(row.canary_s_per_step),
-            "yes" if row.on_frontier else "no",
-        )
-        for row, curve in zip(campaign.costs, campaign.curves, strict=True)
-    ]
-    blocks.table(head, rows, numeric=tuple(range(1, 9)))
+        table = costs_table(campaign.costs, campaign.curves)
+        blocks.table(table.head, table.rows, numeric=table.numeric)
 
 
 def _answer(campaign: Campaign) -> None:

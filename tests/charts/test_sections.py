@@ -12,8 +12,13 @@ from tests.stored_runs import points, run_campaign, store_run
 
 
 def test_a_campaign_has_its_matrix_and_its_costs(store: Store, tmp_path: Path) -> None:
-    headings = [section.heading for section in run_sections(store, run_campaign(tmp_path, 1, "partial"))]
+    sections = run_sections(store, run_campaign(tmp_path, 1, "partial"))
+    headings = [section.heading for section in sections]
     assert headings == ["Detection", "Cost and detection", "Outcome", "What ran", "Coverage", "Machine and versions"]
+    costs = sections[1]
+    assert [picture.alt[:19] for picture in costs.pictures] == ["Reported in the ste", "Worth choosing from"]
+    assert all(picture.draw("dark").data for picture in costs.pictures)
+    assert {"steps p50", "tokens p90", "entries per step"} <= set(costs.tables[0].head), "the report says as much as the page"
 
 
 def test_a_part_that_cannot_be_read_says_why_and_the_rest_stands(store: Store, tmp_path: Path) -> None:
@@ -43,3 +48,13 @@ def test_the_report_shows_the_share_of_the_model_step_and_counts_the_pool_as_pla
     assert "of a step" in throughput.tables[0].rows[0][-1]
     [counted] = [section.tables[0].rows for section in others if section.heading == "Coverage"]
     assert [name for name, _ in counted] == ["slots, with the padding page", "slots of the padding page"]
+
+
+def test_settings_that_are_all_at_their_defaults_are_said_to_be(store: Store, tmp_path: Path) -> None:
+    def said(run: str) -> str:
+        return next(section.sentence for section in run_sections(store, run) if section.heading == "Settings")
+
+    assert said(store_run(tmp_path, 1, spec={"settings": {}})) == "Every setting has its default."
+    one = store_run(tmp_path, 2, spec={"settings": {"pool_slot_count": "70"}})
+    assert said(one) == "One setting differs from its default; all others have theirs."
+    assert said(store_run(tmp_path, 3)) == "4 settings differ from their defaults; all others have them."
