@@ -33,6 +33,7 @@ def with_amount(fix: Fix, settings: Settings, stated: Mapping[str, Any], missing
         return fix
     was = stated.get(fix.field)
     if fix.field == "mem_fraction_static":
+        was = was if was is not None and 0 < was < 1 else None
         if verb == "lower":
             return _lower_fraction(fix, was, missing_fraction, stated.get("max_total_tokens"))
         return _raise_fraction(fix, was, settings) if fix.flag == "--mem-fraction-static" else fix

@@ -18,6 +18,7 @@ from kvcanary.importers.error_messages import missing_fraction
 from tests.config.plans import server
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 50.00 GiB of which 1.50 GiB is free"
+RAISE = towards("mem_fraction_static", "--mem-fraction-static", "raise")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,12 @@ def test_the_fraction_goes_down_by_what_was_missing() -> None:
     assert with_amount(fix, Settings(), {"mem_fraction_static": 0.9}, None) is fix
 
 
+@pytest.mark.parametrize("was", [7.2, 1.0, 0.0, -0.5])
+def test_a_fraction_that_is_none_is_taken_as_not_stated(was: float) -> None:
+    for fix, settings in ((RAISE, server()), (towards("mem_fraction_static", "--mem-fraction-static", "lower"), Settings())):
+        assert with_amount(fix, settings, {"mem_fraction_static": was}, 0.03) == with_amount(fix, settings, {}, 0.03)
+
+
 def test_a_cap_that_may_hold_the_pool_is_named() -> None:
     fix = towards("mem_fraction_static", "--mem-fraction-static", "lower")
     found = with_amount(fix, Settings(), {"mem_fraction_static": 0.9, "max_total_tokens": 7000}, 0.03)
@@ -109,9 +116,6 @@ def test_an_allocation_that_would_have_fitted_tells_no_amount() -> None:
     assert missing_fraction({}) is None
     assert missing_fraction(read_text(OOM.replace("50.00 GiB", "0.00 GiB")).observed) is None, "of nothing there is no share"
     assert missing_fraction({"oom": read_text(OOM).observed["oom"]}) is None, "nothing tells what it is a share of"
-
-
-RAISE = towards("mem_fraction_static", "--mem-fraction-static", "raise")
 
 
 def test_a_fraction_to_raise_is_what_weights_and_one_request_need() -> None:
