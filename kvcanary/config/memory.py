@@ -63,7 +63,11 @@ class PlanLine:
     @property
     def in_words(self) -> str:
         """The label inside a sentence: 'the weights', 'the KV pool'."""
-        return f"the {self.label if self.label[1].isupper() else self.label[0].lower() + self.label[1:]}"
+        return _in_words(self.label)
+
+
+def _in_words(label: str) -> str:
+    return f"the {label if label[1].isupper() else label[0].lower() + label[1:]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +237,7 @@ def _budget(settings: Settings) -> tuple[int | None, str]:
 
 def _stated(name: str, label: str, part: str, share: Share, value: int | None, field: str, settle: str) -> PlanLine:
     if value is None:
-        return _open(name, label, part, share, Unknown(field=field, text=f"{label} not stated", settle=settle))
+        return _open(name, label, part, share, Unknown(field=field, text=f"{_in_words(label)} are not stated", settle=settle))
     return _line(share, LineItem(name=name, label=label, part=part, bytes=value, formula=field, terms={field: value}, source="stated"))
 
 

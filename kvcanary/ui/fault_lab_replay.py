@@ -39,7 +39,7 @@ def draw(campaign: Campaign, cell: CellSummary) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         back_button()
         key = f"seed.{campaign.run_id}.{'.'.join(wanted)}"
-        st.markdown("Seed", help="A run of this cell; equal seeds give equal runs.", width="content")
+        st.markdown(":small[Seed]", help="A run of this cell; equal seeds give equal runs.", width="content")
         st.selectbox(
             "Run with seed", seeds, index=seeds.index(seed), key=key, width=110, on_change=_take_seed, args=(key,),
             label_visibility="collapsed", format_func=str,

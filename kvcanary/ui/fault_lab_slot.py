@@ -27,15 +27,11 @@ def card(played: Replay, frame: ReplayFrame, group: Group, slot: int) -> None:
     st.html(_head(found) + "".join(f'<p class="kvc-why">{html_text(sentence)}</p>' for sentence in found.sentences))
     if found.chain:
         st.html(_strip(found))
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         _moves(found)
-        st.markdown(
-            "Record", width="content",
-            help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
-        )  # fmt: skip
         st.segmented_control(
             "Record", buffers, default=None, key="replay_buffer", format_func=lambda name: name.replace("_", " ").upper(),
-            label_visibility="collapsed",
+            help="HEAD and TAIL keep a record each, and so does the V half. Without a choice the reported one is shown, else that of TAIL.",
         )  # fmt: skip
     st.html(_fields(found))
 

@@ -99,6 +99,9 @@ def test_what_the_canary_refuses_leaves_the_other_lines_standing() -> None:
 def test_unknown_weights_graphs_and_model_are_named() -> None:
     plan = memory_plan(Settings())
     assert {line.name for line in plan.unknown_lines} == {"weights", "kv_pool", "graphs"}
+    assert [line.unknown.text for line in plan.unknown_lines if line.unknown][::2] == [
+        "the weights are not stated", "the CUDA graphs are not stated",
+    ]  # fmt: skip
     assert plan.headroom_bytes is None
     assert plan.verdict is Verdict.OPEN
     assert plan.summary.endswith(" needed; not known: the memory of the device, the weights, the KV pool, the CUDA graphs")

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "Run with seed": "beside the word Seed before it",
     "Colour": "its choices are sentences: Colour by status, Colour by owner",
     "Pool": "its choices are the names of the pools",
-    "Record": "beside the word Record before it",
 }
 
 
