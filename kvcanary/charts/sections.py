@@ -191,8 +191,9 @@ def _campaign(store: Store, record: RunRecord) -> list[Section]:
     soon = Picture(draw=partial(frontier.latency, curves), alt=frontier.latency_summary(curves))
     price = Picture(draw=partial(frontier.frontier, costs), alt=frontier.frontier_summary(costs))
     return [
-        Section(heading="Detection", sentence=text, pictures=(picture,), tables=(cells_table(cells),)),
+        Section(heading="Detection", pictures=(picture,)),
         Section(heading="Cost and detection", pictures=(soon, price), tables=(costs_table(costs, curves),), beside=True),
+        Section(heading="Every cell", tables=(cells_table(cells),)),
     ]
 
 

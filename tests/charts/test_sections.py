@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from kvcanary.charts.sections import run_sections
 from kvcanary.lab.records import RunFolder
 from kvcanary.store.database import Store
@@ -14,7 +16,7 @@ from tests.stored_runs import points, run_campaign, store_run
 def test_a_campaign_has_its_matrix_and_its_costs(store: Store, tmp_path: Path) -> None:
     sections = run_sections(store, run_campaign(tmp_path, 1, "partial"))
     headings = [section.heading for section in sections]
-    assert headings == ["Detection", "Cost and detection", "Outcome", "What ran", "Coverage", "Machine and versions"]
+    assert headings == ["Detection", "Cost and detection", "Every cell", "Outcome", "What ran", "Coverage", "Machine and versions"]
     costs = sections[1]
     assert [picture.alt[:19] for picture in costs.pictures] == ["Reported in the ste", "Worth choosing from"]
     assert all(picture.draw("dark").data for picture in costs.pictures)
@@ -58,3 +60,32 @@ def test_settings_that_are_all_at_their_defaults_are_said_to_be(store: Store, tm
     one = store_run(tmp_path, 2, spec={"settings": {"pool_slot_count": "70"}})
     assert said(one) == "One setting differs from its default; all others have theirs."
     assert said(store_run(tmp_path, 3)) == "4 settings differ from their defaults; all others have them."
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"), [("plan", {"schema": "kvcanary.plan", "version": 2}), ("inspection", {"schema": "kvcanary.inspect/2"})]
+)
+def test_a_result_of_a_newer_version_is_shown_as_far_as_it_is_known(
+    store: Store, tmp_path: Path, kind: str, schema: dict[str, object]
+) -> None:
+    run = store_run(tmp_path, 1, kind=kind)
+    folder = RunFolder(tmp_path / "runs" / run)
+    known = [section.heading for section in run_sections(store, run)]
+    assert "Not all is shown" not in known
+    document = folder.read_result()
+    assert document is not None
+    folder.write_result({**document, **schema})
+    newer = [section for section in run_sections(store, run) if section.heading not in known]
+    assert [section.sentence for section in newer] == [
+        "A newer version of kvcanary wrote this result; what only that version knows is not shown."
+    ]
+    folder.write_result({"schema": "x"})
+    assert run_sections(store, run)[0].sentence == "Nothing in the stored result can be read here."
+
+
+def test_a_plan_took_no_time_and_its_amounts_have_units(store: Store, tmp_path: Path) -> None:
+    spec = {"settings": {"pool_slot_count": 4096, "device_memory_bytes": 80 << 30}}
+    run = store_run(tmp_path, 1, kind="plan", started_s=1.7e9, finished_s=1.7e9, spec=spec)
+    tables = {section.heading: section.tables[0].rows for section in run_sections(store, run) if section.tables}
+    assert "took" not in dict(tables["Outcome"])
+    assert tables["Settings"] == [("pool_slot_count", "4\u202f096"), ("device_memory_bytes", "80.00 GiB")]
