@@ -157,7 +157,7 @@ def test_plan_by_keyboard_from_the_first_tab_to_a_fix(page: Page, server: str) -
 
 def test_a_slot_card_by_keyboard(page: Page, server: str) -> None:
     benchmark_with_a_result(page, server)
-    box = page.get_by_label("Go to slot")
+    box = page.get_by_label("Go to slot", exact=True)
     box.focus()
     page.keyboard.type("17")
     expect(page.get_by_test_id("slot-card")).to_contain_text("Slot 17")

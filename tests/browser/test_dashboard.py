@@ -63,7 +63,7 @@ def test_a_quick_run_from_button_to_slot_card(page: Page, server: str, tmp_path:
     mark = page.locator("[class*=st-key-overview] .js-plotly-plot .scatterlayer .trace .point").first
     mark.click(force=True)
     expect(page.get_by_test_id("slot-card")).to_be_visible()
-    box = page.get_by_label("Go to slot")
+    box = page.get_by_label("Go to slot", exact=True)
     box.fill(str(bad))
     expect(page.get_by_test_id("slot-card")).to_contain_text(re.compile(f"Slot {bad:,}".replace(",", ".")))
     page.reload()

@@ -76,8 +76,8 @@ def test_a_link_opens_a_run_and_its_sentence_stays_text(page: Page, url: str) ->
 
 def test_a_note_and_a_label_are_kept_and_found(page: Page, url: str) -> None:
     page.goto(f"{url}/runs?run=20260103-101112-benchmark-00000002")
-    page.get_by_label("Note").fill("after the update")
-    page.get_by_label("Note").press("Enter")
+    page.get_by_label("Note", exact=True).fill("after the update")
+    page.get_by_label("Note", exact=True).press("Enter")
     labels = page.get_by_test_id("stMultiSelect").get_by_role("combobox")
     labels.fill("nightly")
     labels.press("Enter")
@@ -89,7 +89,7 @@ def test_a_note_and_a_label_are_kept_and_found(page: Page, url: str) -> None:
     # The table is drawn after the count.
     expect(page.get_by_test_id("stDataFrame").locator("canvas").first).to_have_attribute("height", "71")
     pick_row(page, 0)
-    expect(page.get_by_label("Note")).to_have_value("after the update")
+    expect(page.get_by_label("Note", exact=True)).to_have_value("after the update")
 
 
 def test_delete_and_undo(page: Page, url: str) -> None:
