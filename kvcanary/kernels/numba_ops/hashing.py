@@ -71,27 +71,27 @@ def prefetch_rows(sources, slots, begin, end):
 
 @compiled
 def folds_two_words(sources):
-    """Whether this is the everyday case, PARTIAL mode with one source of a power-of-two page, that fold_two_words can do."""
-    if sources.shape[0] != 1 or sources[0, _ROW_STRIDE] > LOW_32_BITS:
+    """Whether this is the everyday case that fold_two_words can do: PARTIAL mode with one source whose slots lie at one distance."""
+    if sources.shape[0] != 1 or sources[0, _NUM_WORDS] != 2:
         return False
-    return sources[0, _NUM_WORDS] == 2 and sources[0, _PAGE_SHIFT] >= 0
+    page_size, row_stride, token_bytes = sources[0, _PAGE_SIZE], sources[0, _ROW_STRIDE], sources[0, _TOKEN_BYTES]
+    return (page_size == 1 or row_stride == page_size * token_bytes) and row_stride <= LOW_32_BITS
 
 
 @compiled
 def two_word_source(sources):
-    """What fold_two_words needs to know, read once before its loop."""
-    return sources[0, _ADDRESS], sources[0, _ROW_STRIDE], sources[0, _PAGE_SHIFT], sources[0, _PAGE_SIZE] - 1, sources[0, _TOKEN_BYTES]
+    """What fold_two_words needs to know, read once before its loop: the first address, and the distance of two slots in bytes."""
+    return sources[0, _ADDRESS], sources[0, _ROW_STRIDE] if sources[0, _PAGE_SIZE] == 1 else sources[0, _TOKEN_BYTES]
 
 
 @compiled
 def fold_two_words(source, slot):
     """real_kv_hash of a slot from a two_word_source; free of branches and stores, so that a loop over it vectorises.
 
-    The masks tell the compiler that 32-bit multiplications do, which are three times as fast in a vector.
+    The masks tell the compiler that a 32-bit multiplication does, which is three times as fast in a vector.
     """
-    address, row_stride, page_shift, page_mask, token_bytes = source
-    row = address + ((slot >> page_shift) & LOW_32_BITS) * (row_stride & LOW_32_BITS)
-    row += (slot & page_mask & LOW_32_BITS) * (token_bytes & LOW_32_BITS)
+    address, distance = source
+    row = address + (slot & LOW_32_BITS) * (distance & LOW_32_BITS)
     return splitmix64(splitmix64(splitmix64(load(row)) ^ load(row + 8)))
 
 

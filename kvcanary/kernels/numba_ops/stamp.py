@@ -40,7 +40,7 @@ _BITS_PER_TOKEN = 512
 
 _BAD_TOKEN, _BAD_POSITION = int(FailReason.WRITE_TOKEN), int(FailReason.WRITE_POSITION)
 _PADDING = layout.PADDING_SLOT
-_NO_SOURCE = (np.int64(0),) * 5
+_NO_SOURCE = (np.int64(0),) * 2
 _U64 = np.uint64
 
 

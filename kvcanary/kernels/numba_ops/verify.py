@@ -38,7 +38,7 @@ _PADDING, _NO_TOKEN = layout.PADDING_SLOT, layout.NO_EXPECTED_TOKEN
 _BAD_HASH, _BAD_POSITION = int(FailReason.VERIFY_CHAIN_HASH), int(FailReason.VERIFY_POSITION)
 _BAD_REAL, _BAD_TOKEN = int(FailReason.VERIFY_REAL_KV_HASH), int(FailReason.VERIFY_TOKEN)
 _NO_KV, _TWO_WORDS, _ANY_KV = range(3)
-_NO_SOURCE = (np.int64(0),) * 5
+_NO_SOURCE = (np.int64(0),) * 2
 _U64 = np.uint64
 
 
