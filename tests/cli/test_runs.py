@@ -105,6 +105,22 @@ def test_show_prints_every_section_and_ends_with_the_verdict(tmp_path: Path) -> 
     assert [line for line in lines if line in headings] == headings
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("plan", ("3 * pool_slot_count 4\u202f096 = 12\u202f288", "needed; not known: ", "  --max-total-tokens 4096")),
+        (
+            "inspection",
+            ("2 violations by time, from 2027-02-03 04:05:06 on", "2 of 9\u202f812 slots reported"),
+        ),
+    ],
+)
+def test_show_says_figures_in_words_and_has_the_command(tmp_path: Path, kind: str, words: tuple[str, ...]) -> None:
+    run = store_run(tmp_path, 1, kind=kind)
+    shown = invoke(tmp_path, "show", run).output
+    assert [word for word in words if word not in shown] == []
+
+
 def test_exports_hold_what_was_measured(tmp_path: Path) -> None:
     run = store_run(tmp_path, 1, measured=points())
     document = json.loads(invoke(tmp_path, "export", run).stdout)
