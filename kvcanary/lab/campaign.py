@@ -61,10 +61,10 @@ def run_campaign(
     if processes == 1:
         yield from map(here, missing)
         return
-    # What is compiled is compiled once, before several processes want it.
-    for key in {key[2]: key for key in missing}.values():
-        here(key)
-    yield from run_in_processes(runner, (plan, backend.name), missing, processes)
+    # Here until each configuration has run once: what is compiled is compiled before several processes want it.
+    last = max({key[2]: place for place, key in reversed([*enumerate(missing, start=1)])}.values(), default=0)
+    yield from map(here, missing[:last])
+    yield from run_in_processes(runner, (plan, backend.name), missing[last:], processes)
 
 
 def runner(plan: CampaignPlan, backend_name: str) -> Callable[[RunKey], CampaignRun]:

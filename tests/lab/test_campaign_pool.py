@@ -46,6 +46,7 @@ def test_the_same_runs_come_in_the_same_order() -> None:
     alone, beside = ([replace(run, canary_s=0.0) for run in run_campaign(PLAN, backend, processes=count)] for count in (1, 2))
     assert alone == beside
     assert [run.key for run in alone] == PLAN.run_keys()
+    assert list(run_campaign(PLAN, backend, PLAN.run_keys(), processes=2)) == []
 
 
 def test_a_campaign_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
