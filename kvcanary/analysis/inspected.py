@@ -15,9 +15,10 @@ from kvcanary.analysis.crossfilter import Crossfilter
 from kvcanary.analysis.diagnosis import Diagnosis, diagnose
 from kvcanary.analysis.incidents import MAX_ROWS, ChainLinks, chain_links
 from kvcanary.layout import SlotStatus
+from kvcanary.units import format_count
 
-# A printed slot number may be damaged itself; a map of it must not take the machine's memory.
-MAP_LIMIT = 1 << 26
+# A printed slot number may be damaged itself; a map of it must take neither the machine's memory nor a second. No pool is near this.
+MAP_LIMIT = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,11 @@ class ReportedRows:
         facet = self.cross.facets["pool"]
         slots = self.cross.slots[facet.codes == facet.labels.index(name)]
         largest = int(slots.max(initial=-1)) + 1
-        if known:
-            # The padding page comes on top of the slots that the server counts.
-            return Pool(name, min(known + (self.page_size or 1), MAP_LIMIT), "pool size from the log")
-        return Pool(name, min(largest, MAP_LIMIT), "the log does not state the pool size, so the map ends at the largest slot seen")
+        # The padding page comes on top of the slots that the server counts.
+        size = known + (self.page_size or 1) if known else largest
+        origin = "pool size from the log" if known else "the log does not state the pool size, so the map ends at the largest slot seen"
+        cut = f"; no map is larger than {format_count(MAP_LIMIT)} slots" if size > MAP_LIMIT else ""
+        return Pool(name, min(size, MAP_LIMIT), f"{origin}{cut}")
 
 
 class Inspected(ReportedRows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvcanary.analysis.inspected import Inspected
+from kvcanary.analysis.inspected import MAP_LIMIT, Inspected
 from kvcanary.analysis.log_stream import read_text
 from kvcanary.layout import SlotStatus
 from tests.analysis.pools import Pool
@@ -34,6 +34,14 @@ def test_without_it_the_largest_slot_seen_bounds_the_map() -> None:
     assert [(pool.name, pool.num_slots) for pool in found.pools] == [("SWA", 92), ("FULL", 8)]
     assert "largest slot seen" in found.pools[0].origin
     assert found.page_size is None
+
+
+def test_a_map_that_is_cut_says_so() -> None:
+    [pool] = inspected(messages(Row(slot=2**40))).pools
+    assert pool.num_slots == MAP_LIMIT
+    assert pool.origin.endswith("largest slot seen; no map is larger than 33\u202f554\u202f432 slots")
+    [stated] = inspected(f"{install(capacity=3 * 2**40)}\n" + messages(Row(slot=7))).pools
+    assert stated.origin.startswith("pool size from the log; no map is larger")
 
 
 def test_status_of_a_pool_under_a_filter_and_of_one_rank() -> None:
