@@ -109,7 +109,7 @@ def table(wanted: Filters) -> None:
 
 _COLUMNS = {
     "made": st.column_config.DatetimeColumn("made", format="YYYY-MM-DD HH:mm", width=130),
-    "sentence": st.column_config.TextColumn("sentence", width=360),
+    "sentence": st.column_config.TextColumn("sentence", width=330),
     "size": st.column_config.NumberColumn("size", format="%.3f MiB"),
     "run": st.column_config.TextColumn("run", width=270),
 }
