@@ -43,13 +43,13 @@ def _findings(plan: Loose) -> Section | None:
     # The fixes of a finding are alternatives, one below the other.
     rows = [row for finding in shown for row in _finding(finding)]
     counted = count_sentence(finding.text("severity") for finding in findings)
-    head = ("severity", "finding", "why", "fix, one is enough", "as a flag")
+    head = ("finding", "severity", "why", "fix, one is enough", "as a flag")
     table = Table(head=head, rows=rows, caption=_cut("findings", len(shown), len(findings)))
     return Section(heading="Findings", sentence=f"{counted.capitalize()}. {checked}".strip(), tables=(table,))
 
 
 def _finding(finding: Loose) -> list[tuple[str, ...]]:
-    said = (finding.text("severity"), finding.text("message"), finding.text("why"))
+    said = (finding.text("message"), finding.text("severity"), finding.text("why"))
     fixes = [(_fix(fix), fix.text("flag")) for fix in finding.parts("fixes")] or [("", "")]
     return [(*said, *fixes[0]), *(("", "", "", *fix) for fix in fixes[1:])]
 
@@ -83,7 +83,14 @@ def _memory(plan: Loose) -> Section | None:
     sums = [(name, format_bytes(size), text) for name, size, text in memory_sums(memory)]
     tables.append(Table(head=("sum", "amounts to", "what it is"), rows=sums, numeric=(1,)))
     picture = Picture(draw=partial(memory_bar, memory), alt=memory_summary(memory), key=partial(memory_key, memory))
-    return Section(heading="Memory of one rank", pictures=(picture,), tables=tables)
+    marks = [
+        words
+        for words, known in (("dotted line: the static share", memory.static_limit_bytes), ("solid line: the device", memory.budget_bytes))
+        if known is not None
+    ]
+    return Section(
+        heading="Memory of one rank", sentence=f"{'; '.join(marks)}.".capitalize() if marks else "", pictures=(picture,), tables=tables
+    )
 
 
 def _line(line: StoredLine) -> tuple[str, str, str, str]:

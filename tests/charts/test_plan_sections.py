@@ -37,7 +37,7 @@ def test_a_plan_says_what_its_page_says() -> None:
     findings = section(sections, "Findings")
     assert findings.sentence == f"1 note. {len(RULES)} rules were checked."
     assert findings.tables[0].rows == [
-        ("note", REPORT.findings[0].message, REPORT.findings[0].why, "set real_data to partial", "--kv-canary-real-data partial"),
+        (REPORT.findings[0].message, "note", REPORT.findings[0].why, "set real_data to partial", "--kv-canary-real-data partial"),
         *(("", "", "", fix.text, fix.flag) for fix in REPORT.findings[0].fixes[1:]),
     ]
     assert REPORT.capacities is not None
@@ -50,6 +50,7 @@ def test_a_plan_says_what_its_page_says() -> None:
 
 def test_memory_is_in_gib_and_drawn_as_on_the_page() -> None:
     memory = section(plan_sections(document()), "Memory of one rank")
+    assert memory.sentence == "Dotted line: the static share; solid line: the device."
     lines, sums = memory.tables
     assert ("Weights", "18.00 GiB", "static share") in [row[:3] for row in lines.rows]
     assert ("static share", "38.55 GiB") in [row[:2] for row in sums.rows]
