@@ -27,7 +27,7 @@ def test_from_upload_to_map_to_slot_card_to_download(page: Page, server: str, tm
     mark = page.locator("[class*=st-key-inspect_map] .js-plotly-plot .scatterlayer .trace .point").first
     mark.click(force=True)
     expect(page.get_by_test_id("inspect-card")).to_contain_text("Slot 4 105")
-    expect(page.get_by_test_id("stMain")).to_contain_text("An echo in incident 1: slot 9218 before it in the chain")
+    expect(page.get_by_test_id("stMain")).to_contain_text("An echo in incident 1: slot 9 218 before it in the chain")
     expect(page.locator("pre", has_text="(kernel_kind=HEAD_K_FULL, slot_idx=4105").first).to_be_visible()
     settled(page)
     saved = download(page, "CSV", tmp_path)
