@@ -25,6 +25,8 @@ _POLL_S = 0.2
 # How often a sweep on Ray looks whether it is to stop.
 _WAIT_S = 0.5
 _CANCEL_S = 10.0
+# How often a task on Ray asks the same.
+_ASK_S = 1.0
 # Runs that a crash may have left without their label are among the newest.
 _UNLABELLED = 200
 
@@ -57,6 +59,14 @@ class Outcome:
     def done(self) -> bool:
         """Whether the point ran to its end, whatever its verdict."""
         return self.state == RunState.DONE.value
+
+
+class Wish(Protocol):
+    """Whether the sweep is to stop: a threading.Event, for one."""
+
+    def is_set(self) -> bool:
+        """Asked again and again while a point runs."""
+        ...
 
 
 class Executor(Protocol):
@@ -104,9 +114,7 @@ def finished(sweep: Sweep, place: Place) -> dict[str, RunRecord]:
         store.close()
 
 
-def run_point(
-    sweep_name: str, kind: str, key: str, values: Mapping[str, Any], place: Place, stop: threading.Event | None = None
-) -> Outcome:
+def run_point(sweep_name: str, kind: str, key: str, values: Mapping[str, Any], place: Place, stop: Wish | None = None) -> Outcome:
     """Run one point to its end and return what became of it; whoever runs it a second time finds the first.
 
     A run of the point that another process has begun under the same data folder is waited for: its worker outlives who started it.
@@ -143,7 +151,7 @@ def run_point(
         store.close()
 
 
-def _follow(manager: JobManager, run_id: str, stop: threading.Event | None) -> RunRecord:
+def _follow(manager: JobManager, run_id: str, stop: Wish | None) -> RunRecord:
     asked = False
     try:
         while (record := manager.status(run_id).record).state.active:
@@ -194,7 +202,7 @@ class LocalExecutor:
 
         def one(point: SweepPoint) -> Outcome:
             if stop.is_set() or point.spec is None:
-                return _stopped(point)
+                return _stopped(point.key)
             return run_point(sweep.name, sweep.kind, point.key, asdict(point.spec), place, stop)
 
         pools = {device: ThreadPoolExecutor(1, thread_name_prefix=f"kvcanary-sweep-{device}") for device in devices}
@@ -229,36 +237,64 @@ class RayExecutor:
                 raise KvCanaryError(f"the Ray cluster {self._address or 'on this host'} cannot be reached: {error}") from error
         waiting: dict[Any, SweepPoint] = {}
         try:
-            task = ray.remote(_ray_point)
+            task, wish = ray.remote(_ray_point), ray.remote(num_cpus=0)(_Wish).remote()
             for point in points:
                 if point.spec is not None:
                     options = task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}")
-                    waiting[options.remote(sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place))] = point
-            again_s = 0.0
+                    waiting[options.remote(sweep.name, sweep.kind, point.key, asdict(point.spec), asdict(place), wish)] = point
+            asked = False
             while waiting:
-                if stop.is_set() and time.monotonic() >= again_s:
-                    again_s = time.monotonic() + _CANCEL_S
-                    _cancel(ray, waiting)
+                if stop.is_set() and not asked:
+                    asked = True
+                    _cancel(ray, waiting, wish)
                 ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_WAIT_S)
                 for reference in ready:
                     yield _ray_result(ray, reference, waiting.pop(reference))
         finally:
             if waiting:
-                _cancel(ray, waiting)
+                _cancel(ray, waiting, wish)
                 # A task asks its run to stop before it ends, for which a cluster that is taken down at once leaves no time.
                 ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCEL_S)
             if own:
                 ray.shutdown()
 
 
-def _cancel(ray: Any, waiting: Mapping[Any, SweepPoint]) -> None:
-    """To be repeated: one that meets a task on its way to a worker can be lost."""
-    for reference in waiting:
+class _Wish:
+    """An actor that a sweep tells to stop and its tasks ask: a cancellation that meets a task on its way to a worker is lost."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+
+class _AskedWish:
+    """The wish as a task sees it, asked once a second; one that cannot be asked any more is none."""
+
+    def __init__(self, ray: Any, wish: Any) -> None:
+        self._ray, self._wish, self._again_s, self._set = ray, wish, 0.0, False
+
+    def is_set(self) -> bool:
+        if not self._set and time.monotonic() >= self._again_s:
+            self._again_s = time.monotonic() + _ASK_S
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._set = self._ray.get(self._wish.is_set.remote(), timeout=_CANCEL_S)
+        return self._set
+
+
+def _cancel(ray: Any, waiting: Mapping[Any, SweepPoint], wish: Any) -> None:
+    """Those that wait first, so that none of them takes the place of one that ran."""
+    wish.set.remote()
+    for reference in reversed(waiting):
         ray.cancel(reference)
 
 
-def _stopped(point: SweepPoint) -> Outcome:
-    return Outcome(key=point.key, run_id="", state="stopped", verdict=Verdict.NOT_RUN.value, sentence="Stopped with the sweep.")
+def _stopped(key: str) -> Outcome:
+    return Outcome(key=key, run_id="", state="stopped", verdict=Verdict.NOT_RUN.value, sentence="Stopped with the sweep.")
 
 
 def _ray_result(ray: Any, reference: Any, point: SweepPoint) -> Outcome:
@@ -266,7 +302,7 @@ def _ray_result(ray: Any, reference: Any, point: SweepPoint) -> Outcome:
     try:
         return Outcome(**ray.get(reference))
     except ray.exceptions.TaskCancelledError:
-        return _stopped(point)
+        return _stopped(point.key)
     except ray.exceptions.RayError as error:
         sentence = f"Ray gave the point up: {str(error).strip().splitlines()[0][:300]}"
         return Outcome(key=point.key, run_id="", state=RunState.FAILED.value, verdict=Verdict.NOT_RUN.value, sentence=sentence)
@@ -280,14 +316,17 @@ def _ray() -> Any:
     return ray
 
 
-def _ray_point(sweep_name: str, kind: str, key: str, values: dict[str, Any], place: dict[str, str]) -> dict[str, Any]:
+def _ray_point(sweep_name: str, kind: str, key: str, values: dict[str, Any], place: dict[str, str], wish: Any) -> dict[str, Any]:
     """The task on its worker."""
     import ray
 
+    asked = _AskedWish(ray, wish)
+    if asked.is_set():
+        return asdict(_stopped(key))
     spec = spec_from(kind, values)
     if isinstance(spec, BenchmarkSpec):
         spec = replace(spec, device=granted_device(spec.device, ray.get_gpu_ids(), os.environ))
-    return asdict(run_point(sweep_name, kind, key, asdict(spec), Place(**place)))
+    return asdict(run_point(sweep_name, kind, key, asdict(spec), Place(**place), asked))
 
 
 def granted_device(device: str, granted: Sequence[int | str], environment: dict[str, str] | os._Environ[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -253,40 +252,63 @@ def test_a_task_that_ray_cancels_asks_its_run_to_stop(jobs: type[ScriptedJobs], 
     assert stopped == [record.id for record in records(tmp_path)]
 
 
-def test_a_cancellation_that_ray_loses_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[int] = Counter()
-    looks = itertools.count()
+class FakeRay:
+    """Answers a cancellation at once, and tells what it was asked for."""
 
     class Cancelled(Exception):
         pass
 
-    class Ray:
-        exceptions = SimpleNamespace(TaskCancelledError=Cancelled, RayError=OSError)
+    exceptions = SimpleNamespace(TaskCancelledError=Cancelled, RayError=OSError)
 
-        def is_initialized(self) -> bool:
-            return True
+    def __init__(self) -> None:
+        self.asked: list[object] = []
 
-        def remote(self, _task: object) -> SimpleNamespace:
-            return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _sweep, _kind, key, *_: hash(key)))
+    def is_initialized(self) -> bool:
+        return True
 
-        def cancel(self, reference: int) -> None:
-            asked[reference] += 1
+    def remote(self, *_task: object, **_options: object) -> Any:
+        wish = SimpleNamespace(set=SimpleNamespace(remote=lambda: self.asked.append("wish")))
+        task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _sweep, _kind, key, *_: key))
+        return task if _task else lambda _class: SimpleNamespace(remote=lambda: wish)
 
-        def wait(self, references: list[int], **_: object) -> tuple[list[int], list[int]]:
-            time.sleep(0.01)
-            assert next(looks) < 2000, "not asked again"
-            return [reference for reference in references if asked[reference] >= 2][:1], []
+    def cancel(self, reference: str) -> None:
+        self.asked.append(reference)
 
-        def get(self, _reference: int) -> None:
-            raise Cancelled
+    def wait(self, references: list[str], **_: object) -> tuple[list[str], list[str]]:
+        return [reference for reference in references if reference in self.asked][:1], []
 
-    monkeypatch.setattr(sweeps, "_ray", Ray)
-    monkeypatch.setattr(sweeps, "_CANCEL_S", 0.05)
-    stop = threading.Event()
+    def get(self, reference: Any, timeout: float | None = None) -> Any:
+        if callable(reference):
+            return reference()
+        raise FakeRay.Cancelled
+
+
+def test_tasks_that_wait_are_cancelled_before_one_that_runs_leaves_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, stop = FakeRay(), threading.Event()
+    monkeypatch.setattr(sweeps, "_ray", lambda: ray)
     stop.set()
     outcomes = list(RayExecutor().run(SWEEP, SWEEP.points, Place(home=str(tmp_path)), stop))
     assert [outcome.state for outcome in outcomes] == ["stopped"] * 3
-    assert len(asked) == 3
+    assert ray.asked == ["wish", *(point.key for point in reversed(SWEEP.points))]
+
+
+def test_a_task_asks_for_the_wish_to_stop_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bool | Exception] = [False, OSError("the actor died"), True]
+    now = [100.0]
+
+    def answer() -> bool:
+        given = answers.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    wish = sweeps._AskedWish(FakeRay(), SimpleNamespace(is_set=SimpleNamespace(remote=lambda: answer)))
+    seen = []
+    for seconds in (0.0, 0.5, 1.1, 0.5, 1.0, 5.0):
+        now[0] += seconds
+        seen.append((wish.is_set(), len(answers)))
+    assert seen == [(False, 2), (False, 2), (False, 1), (False, 1), (True, 0), (True, 0)]
 
 
 def test_devices_run_side_by_side_and_points_of_one_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -388,7 +410,7 @@ def test_points_on_an_accelerator_ask_for_one_gpu_and_run_on_the_one_that_they_g
 
         from kvcanary.store import sweeps as there
 
-        def told(_sweep: str, _kind: str, key: str, values: dict[str, Any], _place: Place) -> Outcome:
+        def told(_sweep: str, _kind: str, key: str, values: dict[str, Any], _place: Place, _stop: object) -> Outcome:
             begun = time.time()
             time.sleep(0.3)
             granted = ray.get_runtime_context().get_assigned_resources()
@@ -416,15 +438,23 @@ def test_points_on_an_accelerator_ask_for_one_gpu_and_run_on_the_one_that_they_g
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_sweep_on_ray_that_is_asked_to_stop_cancels_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = tmp_path / "begun"
+def test_a_sweep_on_ray_that_is_asked_to_stop_ends_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, whole = tmp_path / "begun", sweeps._ray_point
 
-    def endless(*_task: Any) -> dict[str, Any]:
+    def patient(*task: Any) -> dict[str, Any]:
+        """Runs until it is interrupted, or hears of the wish: an interrupt that comes too early is lost."""
+        import ray
+
+        from kvcanary.store import sweeps as there
+
         begun.touch()
-        while True:
+        wish = there._AskedWish(ray, task[-1])
+        while not wish.is_set():
             time.sleep(0.1)
+        # As Ray runs a task that it was to cancel.
+        return whole(*task)
 
-    monkeypatch.setattr(sweeps, "_ray_point", endless)
+    monkeypatch.setattr(sweeps, "_ray_point", patient)
 
     def ask() -> None:
         while not begun.exists():
@@ -434,3 +464,4 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_cancels_what_runs_and_what_waits(t
     threading.Thread(target=ask, daemon=True).start()
     outcomes = list(run_sweep(SWEEP, Place(home=str(tmp_path)), RayExecutor()))
     assert [(outcome.state, outcome.verdict) for outcome in outcomes] == [("stopped", "not run")] * 3
+    assert records(tmp_path) == []
