@@ -260,7 +260,10 @@ class RayExecutor:
 
 
 class _Wish:
-    """An actor that a sweep tells to stop and its tasks ask: a cancellation that meets a task on its way to a worker is lost."""
+    """An actor that a sweep tells to stop and its tasks ask.
+
+    Ray interrupts a task by SIGINT, which nobody hears on a cluster that a script began in the background: it is ignored there.
+    """
 
     def __init__(self) -> None:
         self._set = False

@@ -79,7 +79,11 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_an_interrupt_stops_the_run_and_keeps_what_was_measured(tmp_path: Path, interrupts: int) -> None:
     command = [sys.executable, "-m", "kvcanary", "bench", *SMALL, "--home", str(tmp_path), "--preset", "long", "--json", "-"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+        # Ignored where a script began the tests in the background, and so by what they begin.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     try:
         wait_for_points(tmp_path, process)
         for _ in range(interrupts):

@@ -442,7 +442,7 @@ def test_a_sweep_on_ray_that_is_asked_to_stop_ends_what_runs_and_what_waits(tmp_
     begun, whole = tmp_path / "begun", sweeps._ray_point
 
     def patient(*task: Any) -> dict[str, Any]:
-        """Runs until it is interrupted, or hears of the wish: an interrupt that comes too early is lost."""
+        """Runs until it is interrupted, or hears of the wish where interrupts are ignored."""
         import ray
 
         from kvcanary.store import sweeps as there
