@@ -7,6 +7,7 @@ are replaced by empty ones that only know their folder. Everything that computes
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import importlib
 import os
@@ -29,11 +30,17 @@ class WheelUnavailable(Exception):
 def wheel_root() -> Path:
     """Folder that holds SGLang's `sglang/` package."""
     named = os.environ.get("KVCANARY_SGLANG_ROOT")
-    root = Path(named) if named else CACHE / f"sglang-{VERSION}"
-    if not (root / "sglang").is_dir():
-        if named:
+    if named:
+        if not (Path(named) / "sglang").is_dir():
             raise WheelUnavailable(f"KVCANARY_SGLANG_ROOT={named} holds no sglang/ folder")
-        _fetch(root)
+        return Path(named)
+    root = CACHE / f"sglang-{VERSION}"
+    CACHE.mkdir(exist_ok=True)
+    # Tests in several processes want it at the same moment: one fetches it, and nobody reads a half of it.
+    with (CACHE / "sglang.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "sglang").is_dir():
+            _fetch(root)
     return root
 
 
@@ -63,7 +70,6 @@ def load_kernel(name: str) -> ModuleType:
 
 
 def _fetch(root: Path) -> None:
-    CACHE.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(CACHE), f"sglang=={VERSION}"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
