@@ -19,7 +19,7 @@ SMALL = "pool_slot_count=20000&req_to_token_pool_size=16&cuda_graph_max_bs=16&ma
 def test_a_pages_own_address_works_on_a_fresh_server(page: Page, server: str) -> None:
     page.goto(f"{server}/benchmark?{SMALL}")
     expect(page.get_by_role("heading", name="Benchmark")).to_be_visible()
-    expect(page.get_by_text("of 20 000 slots corrupted")).to_be_visible()
+    expect(page.get_by_text("then one sweep over a pool of 20 000 slots")).to_be_visible()
 
 
 def test_an_illegal_value_is_explained_while_typing_and_fixed_by_a_click(page: Page, server: str) -> None:
