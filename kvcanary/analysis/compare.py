@@ -220,16 +220,22 @@ def judge(comparison: Comparison, limit: float) -> tuple[Verdict, str]:
         sure = sum(row.interval is not None and row.interval.enough and row.interval.low >= limit for row in comparison.rows)
         sentence = f"{sentence.removesuffix('.')}, {sure} of them with their whole interval."
     if excused:
-        sentence += f" {excused} more were slower where the bounds of the machine were too: run both again, best by turns."
+        sentence += f" Of the {len(rows)}, {excused} fell with the bounds of the machine: run both again, best by turns."
     return verdict, sentence
 
 
 def _machine(comparison: Comparison, row: Row) -> float:
-    """How fast the machine was in the second run at least, of the first: by the bound of the same operation and point, else by the worst."""
-    bounds = [bound for bound in comparison.bounds if bound.interval is not None and bound.interval.enough]
-    point = (row.workload, row.layout, row.hash_mode, row.batch, row.prefix, f"{row.op.removeprefix('head_')}_bound")
-    own = [bound for bound in bounds if (bound.workload, bound.layout, bound.hash_mode, bound.batch, bound.prefix, bound.op) == point]
-    return min((bound.interval.low for bound in own or bounds if bound.interval is not None), default=1.0)
+    """How fast the machine was in the second run at least, of the first: by the bound of the same operation, else by the bounds of its point."""
+
+    def point(one: Row) -> tuple[str, str, str, int, int]:
+        return one.workload, one.layout, one.hash_mode, one.batch, one.prefix
+
+    lows = {
+        bound.op: bound.interval.low
+        for bound in comparison.bounds
+        if point(bound) == point(row) and bound.interval is not None and bound.interval.enough
+    }
+    return lows.get(f"{row.op.removeprefix('head_')}_bound", min(lows.values(), default=1.0))
 
 
 def judge_limit(rows: Sequence[tuple[str, float, float]], limit: float, empty: str, left: int, what: str) -> tuple[Verdict, str]:

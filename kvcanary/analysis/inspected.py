@@ -62,6 +62,10 @@ class ReportedRows:
         facet = self.cross.facets["pool"]
         return np.append(facet.chosen((pool.name,)), False)[facet.codes]
 
+    def slots_of(self, pool: Pool) -> int:
+        """Slots of a pool as its operator counts them: the padding page is none of them, also where it is reported."""
+        return max(1, pool.num_slots - (self.page_size or 1))
+
     def explained(self, pool: Pool) -> dict[int, int | None]:
         """Each slot of a pool that an incident names: the slot whose record explains it, None for a cause. One rank is enough for a cause."""
         found: dict[int, int | None] = {}

@@ -94,7 +94,7 @@ class Marks:
         listed = Counter(row.stream for row in self.violations)
         streams = {row.stream for row in self.rows}
         totals = [(row.stream, row.total) for row in self.violations if row.stream in streams and row.total is not None]
-        return not totals or any(total > listed[stream] for stream, total in totals)
+        return streams > {stream for stream, _ in totals} or any(total > listed[stream] for stream, total in totals)
 
 
 def _union(values: Iterable[int]) -> int:

@@ -123,4 +123,4 @@ def summary_line(status: Status) -> str:
         head = f"0 of {format_count(total)} slots corrupted"
     if injected:
         head += f"; {format_count(injected)} damaged on purpose and not reported themselves"
-    return f"{head}; {format_fraction(looked_at / total)} of the pool was checked ({format_count(looked_at)} slots)."
+    return f"{head}; {format_fraction(looked_at / max(1, total))} of the pool was checked ({format_count(looked_at)} slots)."

@@ -13,7 +13,7 @@ from typing import Any
 from kvcanary.analysis import slot_map
 from kvcanary.analysis.inspected import Pool, ReportedRows
 from kvcanary.charts import slots, violations
-from kvcanary.charts.report import Picture, Section, Table
+from kvcanary.charts.report import Picture, Section, Table, cut
 from kvcanary.layout import SlotStatus
 from kvcanary.typed import Loose
 from kvcanary.units import format_bytes, format_count
@@ -89,7 +89,7 @@ def _violations(found: Loose, rows: ReportedRows, more: str) -> Section | None:
         for group in groups[:_LIMIT]
     ]
     head = ("rank", "launch tag", "reasons", "violations", "slots")
-    table = Table(head=head, rows=cells, numeric=(3, 4), caption=_cut("groups", len(cells), len(groups)))
+    table = Table(head=head, rows=cells, numeric=(3, 4), caption=cut("groups", len(cells), len(groups)))
     return Section(heading="Violations", pictures=pictures, tables=(table,) if cells else ()) if pictures or cells else None
 
 
@@ -103,7 +103,7 @@ def _pools(rows: ReportedRows, more: str) -> Sequence[Section]:
         status, outside = rows.status(pool, everything)
         tallies = slot_map.count_statuses(status)
         bad, grid = tallies[SlotStatus.CORRUPTED], slot_map.reduce_to_tiles(status)
-        text = f"{format_count(bad)} of {format_count(slot_map.pool_slots(tallies))} slots reported; {pool.origin}."
+        text = f"{format_count(bad)} of {format_count(rows.slots_of(pool))} slots reported; {pool.origin}."
         if outside:
             text += f" {format_count(outside)} reported slot numbers lie outside the map."
         shown = tallies if rows.statuses else tallies | {SlotStatus.FREE: 0}
@@ -141,7 +141,7 @@ def _incidents(found: Loose) -> Section | None:
         )
         for incident in incidents[:_LIMIT]
     ]
-    caption = _cut("incidents", len(cells), max(len(incidents), found.count("incidents_found") or 0))
+    caption = cut("incidents", len(cells), max(len(incidents), found.count("incidents_found") or 0))
     head = ("#", "time", "ranks", "steps", "rows", "slots", "echoes", "cause")
     return Section(heading="Incidents", tables=(Table(head=head, rows=cells, numeric=(0, 4), caption=caption),)) if cells else None
 
@@ -151,7 +151,7 @@ def _ranks(found: Loose) -> Section | None:
     cells = [(_rank(rank) or "unknown", *(_count(rank.count(name)) for name in _RANK_COLUMNS)) for rank in ranks[:_LIMIT]]
     table = Table(
         head=("rank", *_RANK_COLUMNS.values()), rows=cells, numeric=range(1, len(_RANK_COLUMNS) + 1),
-        caption=_cut("ranks", len(cells), len(ranks)),
+        caption=cut("ranks", len(cells), len(ranks)),
     )  # fmt: skip
     return Section(heading="Coverage by rank", tables=(table,)) if cells else None
 
@@ -199,7 +199,7 @@ def _events(found: Loose) -> Section | None:
         )
         for event in events[:_LIMIT]
     ]
-    table = Table(head=("time", "rank", "what", "line", "text"), rows=cells, numeric=(3,), caption=_cut("lines", len(cells), len(events)))
+    table = Table(head=("time", "rank", "what", "line", "text"), rows=cells, numeric=(3,), caption=cut("lines", len(cells), len(events)))
     return Section(heading="Other lines that matter", tables=(table,)) if cells else None
 
 
@@ -220,7 +220,7 @@ def _listed(found: Loose) -> Section | None:
     ]
     total = max(len(listed), found.count("violations_listed") or 0)
     head = ("time", "rank", "step", "launch tag", "reasons", "slot", "position", "stored token", "expected token")
-    table = Table(head=head, rows=cells, numeric=(2, 5, 6, 7, 8), caption=_cut("violations", len(cells), total))
+    table = Table(head=head, rows=cells, numeric=(2, 5, 6, 7, 8), caption=cut("violations", len(cells), total))
     return Section(heading="Violations as listed", tables=(table,)) if cells else None
 
 
@@ -242,7 +242,3 @@ def _some(incident: Loose, name: str) -> str:
     ordered = sorted({slot for finding in incident.parts(name) if (slot := finding.count("slot")) is not None})
     left = max(len(ordered), incident.count(f"{name}_found") or 0) - _NAMES
     return ", ".join(map(format_count, ordered[:_NAMES])) + (f" and {format_count(left)} more" if left > 0 else "")
-
-
-def _cut(what: str, shown: int, total: int) -> str:
-    return f"The first {format_count(shown)} of {format_count(total)} {what}." if shown < total else ""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from kvcanary.charts.plan import PAYS, memory_bar, memory_key, memory_summary, memory_sums
-from kvcanary.charts.report import Picture, Section, Table
+from kvcanary.charts.report import Picture, Section, Table, cut
 from kvcanary.config.findings import count_sentence
 from kvcanary.config.remedies import CANARY_MODES
 from kvcanary.config.stored_plan import StoredLine, read_memory
@@ -44,7 +44,7 @@ def _findings(plan: Loose) -> Section | None:
     rows = [row for finding in shown for row in _finding(finding)]
     counted = count_sentence(finding.text("severity") for finding in findings)
     head = ("finding", "severity", "why", "fix, one is enough", "as a flag")
-    table = Table(head=head, rows=rows, caption=_cut("findings", len(shown), len(findings)))
+    table = Table(head=head, rows=rows, caption=cut("findings", len(shown), len(findings)))
     return Section(heading="Findings", sentence=f"{counted.capitalize()}. {checked}".strip(), tables=(table,))
 
 
@@ -77,7 +77,7 @@ def _memory(plan: Loose) -> Section | None:
     tables = [Table(head=("change after which it fits", "as a flag"), rows=remedies)] if remedies else []
     if not memory.lines:
         return Section(heading="Memory of one rank", sentence=memory.summary, tables=tables)
-    caption = _cut("lines", len(memory.lines), len(memory.lines) + memory.lines_left_out)
+    caption = cut("lines", len(memory.lines), len(memory.lines) + memory.lines_left_out)
     head = ("line", "takes", "paid by", "formula with its numbers", "source")
     tables.append(Table(head=head, rows=[(*_line(line), line.source) for line in memory.lines], numeric=(1,), caption=caption))
     sums = [(name, format_bytes(size), text) for name, size, text in memory_sums(memory)]
@@ -141,7 +141,7 @@ def _log(plan: Loose) -> Section | None:
         for row in found[:ROW_LIMIT]
     ]  # fmt: skip
     table = Table(
-        head=("value", "unit", "log", "plan", "verdict", "why"), rows=rows, numeric=(2, 3), caption=_cut("values", len(rows), len(found))
+        head=("value", "unit", "log", "plan", "verdict", "why"), rows=rows, numeric=(2, 3), caption=cut("values", len(rows), len(found))
     )
     return Section(heading="Log beside the plan", sentence=log.text("summary"), tables=(table,) if rows else ()) if log else None
 
@@ -156,7 +156,3 @@ def _command(plan: Loose) -> Section | None:
     command = plan.text("sglang_command")
     sentence = "With these settings the server does not start; see the findings." if plan.flag("starts") is False else ""
     return Section(heading="As a launch command", sentence=sentence, code=command) if command else None
-
-
-def _cut(what: str, shown: int, total: int) -> str:
-    return f"The first {format_count(shown)} of {format_count(total)} {what}." if shown < total else ""

@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from kvcanary.charts.theme import REPORT, ThemeName, css_variables
 from kvcanary.escape import html_text
+from kvcanary.units import format_count
 
 Kind = Literal["pass", "error", "warning", "note"]
 _HERE = Path(__file__).parent
@@ -58,6 +59,11 @@ class Section:
     pictures: Sequence[Picture] = ()
     beside: bool = False
     code: str = ""
+
+
+def cut(what: str, shown: int, total: int) -> str:
+    """Caption of a table that leaves rows out, empty for one that does not: 'The first 200 of 7 000 violations.'."""
+    return f"The first {format_count(shown)} of {format_count(total)} {what}." if shown < total else ""
 
 
 def report_html(title: str, sections: Sequence[Section], *, verdict: str = "", kind: Kind = "note") -> str:

@@ -104,8 +104,9 @@ def _print_explanation(explanation: ErrorExplanation, result: ImportResult, cons
     for number, cause in enumerate(explanation.causes, 1):
         console.print(f"  {number}. {terminal_text(cause)}")
     stated, missing = result.settings_values(), missing_fraction(result.observed)
+    settings = read_flat(stated)[0]
     for given in explanation.fixes:
-        fix = with_amount(given, read_flat(stated)[0], stated, missing)
+        fix = with_amount(given, settings, stated, missing)
         if fix.amount_known:
             said = f"{fix.flag} ({fix.text})" if fix.flag else fix.text
         else:

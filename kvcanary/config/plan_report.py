@@ -69,7 +69,7 @@ def over_sentence(plan: MemoryPlan) -> str:
     pool = largest_pool(plan)
     slots = (
         f"{format_count(plan.settings.pool.pool_slot_count)} -> {format_count(pool.slots)} slots fit"
-        if isinstance(pool, PoolAnswer)
+        if isinstance(pool, PoolAnswer) and pool.slots > 0
         else ""
     )
     if plan.static_left_bytes is not None and plan.static_left_bytes < 0:

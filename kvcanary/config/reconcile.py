@@ -173,7 +173,7 @@ class _Log:
             # Both free-memory figures are rounded to a hundredth of a GiB.
             slack = 2 * ROUNDING_GIB * GIB / cell + self.page_size
             cap = self.whole("server_args", "max_total_tokens")
-            why = f"--max-total-tokens {cap} caps the pool" if cap is not None and tokens <= cap < planned else ""
+            why = f"--max-total-tokens {cap} caps the pool" if cap is not None and cap - self.page_size < tokens <= cap < planned else ""
             rows += self.row("pool_from_budget", "KV slots from free memory", "tokens", tokens, planned, slack, why)
         if (cell_size := self.inner("kv_pool_sizing", "cell_size")) is not None:
             planned_cell = self._cell(rank) if isinstance(rank, RankKv) else None

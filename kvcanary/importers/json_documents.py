@@ -193,7 +193,7 @@ def _own(document: Mapping[str, Any], kind: ImportKind, name: str) -> ImportResu
             if value is None and FIELDS[field].optional:
                 found.add(field, FieldValue(value=None, source=f"{name}, {field}", rank=Rank.FILE))
     if found.findings and not found.candidates:
-        raise ImportTextError(f"{name}: {found.findings[0].message}")
+        raise ImportTextError(found.findings[0].message)
     unknown = [field for field in flat if field not in FIELDS]
     findings = [note("unknown-field", f"{field}: no such settings field", "It may come from another version.") for field in unknown[:20]]
     return ImportResult(kind=kind, name=name, fields=found.settle()[0], findings=(*findings, *found.findings))

@@ -65,8 +65,8 @@ def _starts(records: list[Record]) -> tuple[list[Record], list[Record]]:
         progress.see(record)
         if PRINTED_ARGUMENTS.search(record.text[:400]):
             printed = index
-        if progress.number != number:
-            begin, served = (begin if served else printed), False
+        if progress.number != number and not served:
+            begin = printed
         served = served or progress.stage() == "serving"
     return records[:begin], records[begin:]
 

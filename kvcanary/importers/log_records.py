@@ -112,7 +112,7 @@ def _close(record: _Open, *, cut: bool = False) -> Record:
     if cut:
         glued, spaced = (joined[:-80] + _LAST_NUMBER.sub("", joined[-80:]) for joined in (glued, spaced))
     if _LONG_NUMBER.search(glued):
-        # No engine prints such a number, no field of the settings takes it, and the interpreter reads none of several thousand digits.
+        # No engine prints such a number, hardly any field of the settings takes it, and the interpreter reads none of several thousand digits.
         glued, spaced = (_LONG_NUMBER.sub("#", joined) for joined in (glued, spaced))
     return Record(text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, cut=cut)
 

@@ -52,7 +52,7 @@ def find_message(text: str) -> tuple[str, dict[str, float]] | None:
 
 def lack_gib(details: dict[str, Any]) -> float | None:
     """How much of the allocation was not free, in GiB; None where the message does not say, or enough was free."""
-    if not {"tried_gib", "free_mib", "total_gib"} <= details.keys() or not details["total_gib"]:
+    if not {"tried_gib", "free_mib"} <= details.keys():
         return None
     lack: float = details["tried_gib"] - details["free_mib"] / 1024
     return lack if lack > 0 else None

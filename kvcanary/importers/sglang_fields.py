@@ -233,9 +233,9 @@ def _memory(found: FieldSet, observed: Mapping[str, Any], where: Callable[[str, 
     def put(name: str, sizes: Collection[float], most: bool, what: str, key: str) -> None:
         """The rank that has least decides where memory is given out, and the one that takes most where it is taken."""
         if sizes:
-            differ = f", {'largest' if most else 'smallest'} over ranks, which differ" if len(sizes) > 1 else ""
-            size = max(sizes) if most else min(sizes)
-            found.put(name, round(size * GIB), where(what, key), Rank.LOG, f'"GB" in the log is GiB{differ}')
+            each = {round(size * GIB) for size in sizes}
+            differ = f", {'largest' if most else 'smallest'} over ranks, which differ" if len(each) > 1 else ""
+            found.put(name, max(each) if most else min(each), where(what, key), Rank.LOG, f'"GB" in the log is GiB{differ}')
 
     weights, after = _by_rank(observed, "load_weight_mem_gb"), _by_rank(observed, "load_weight_avail_gb")
     put("weight_bytes", weights.values(), True, "Load weight end", "load_weight_mem_gb")

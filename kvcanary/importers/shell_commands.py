@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kvcanary.config.findings import Severity
 from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, open_variables, takes_positional
-from kvcanary.importers.flags import distinct, note
+from kvcanary.importers.flags import note
 from kvcanary.importers.shell import RawWord, Statement, read_shell
 from kvcanary.importers.shell_expand import MAX_DEPTH, Variables, Word, assignments, expand
 
@@ -81,7 +81,7 @@ class _Shell:
     def _launch(self, statement: Statement, words: list[Word], start: tuple[str, int, bool]) -> None:
         engine, at, has_interpreter = start
         command = RawCommand(engine, words[at:], words[at - 1].line, positional=takes_positional(words, at))
-        command.env = {**self.exports, **prefix_environment(statement.words, self.variables)}
+        command.env = self._environment(statement.words)
         if not has_interpreter:
             command.findings.append(
                 note("no-program", "no program before -m", "The word that starts Python is missing; the flags were read.")
@@ -105,11 +105,16 @@ class _Shell:
         for word in words:
             if self.depth < MAX_DEPTH and PROGRAM.search(word.text) and any(char.isspace() for char in word.text):
                 inner = _Shell(self.variables, self.depth + 1)
-                inner.exports = {**self.exports, **prefix_environment(statement.words, self.variables)}
+                inner.exports = self._environment([outer for outer in statement.words if not PROGRAM.search(outer.text)])
                 found = inner.read(word.text, word.line)
                 self.found.commands += found.commands
                 for finding in found.findings:
                     self._say(finding.rule, finding.message, finding.why)
+
+    def _environment(self, words: Iterable[RawWord]) -> dict[str, str]:
+        """What is exported, less what got a value that is not in the text since, and what stands before the program."""
+        own = prefix_environment(words, self.variables)
+        return {name: text for name, text in {**self.exports, **own}.items() if name not in self.variables.open}
 
     def _unexported(self) -> None:
         plain = {name: word.text for name, word in self.variables.plain.items() if ENV_NAMES.fullmatch(name)}
@@ -118,8 +123,8 @@ class _Shell:
                 self._say("not-exported", f"{name} is set but not exported", "The server does not see it; put export before it.")
         else:
             self.exports = {**plain, **self.exports}
-        self.found.findings = distinct([*self.found.findings, *open_variables(self.variables.open)])
-        self.found.env = dict(self.exports)
+        self.found.take((), {}, open_variables(self.variables.open))
+        self.found.env = {name: text for name, text in self.exports.items() if name not in self.variables.open}
 
 
 def prefix_environment(words: Iterable[RawWord], variables: Variables) -> dict[str, str]:
@@ -131,6 +136,7 @@ def prefix_environment(words: Iterable[RawWord], variables: Variables) -> dict[s
             variables.open[name] = value
         elif ENV_NAMES.fullmatch(name):
             found[name] = value
+            variables.open.pop(name, None)
 
     for word in words:
         text = word.text

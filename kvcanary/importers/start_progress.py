@@ -19,9 +19,9 @@ _POOL_STANDS = STAGES[STAGES.index("draft_weights") :]
 _REACHED = tuple(
     (re.compile(pattern, re.IGNORECASE), stage)
     for pattern, stage in (
+        (r"load weight end|available kv cache memory|gpu kv cache size|# (?:gpu|cuda) blocks", "kv_pool"),
         (r"load weight begin|starting to load model|checkpoint shards", "load_weights"),
         (r"model loading took|model weights take|loading model weights took", "profile"),
-        (r"load weight end|available kv cache memory|gpu kv cache size|# (?:gpu|cuda) blocks", "kv_pool"),
         (
             r"captur(?:e|ing)\b[^\n]{0,40}?\bprefill\b|capturing num tokens|captur(?:e|ing)\b[^\n]{0,20}?\bpiecewise\b",
             "prefill_graph_capture",
@@ -52,6 +52,7 @@ class StartProgress:
     _stages: dict[str, str] = field(default_factory=dict)
     _furthest: str = ""
     _before: dict[str, float] = field(default_factory=dict)
+    _engines: set[str] = field(default_factory=set)
     _all_serve: bool = False
     _printed_anew: bool = False
     _weights_share: float | None = None
@@ -63,6 +64,12 @@ class StartProgress:
             self._rank = record.rank
         text = record.text
         head = text[:400]
+        if _NEW_START.search(head):
+            engine = (record.process or "").partition(" ")[0]
+            if engine in self._engines:
+                self._engines.clear()
+                self._begin()
+            self._engines.add(engine)
         if PRINTED_ARGUMENTS.search(head) or _NEW_START.search(head):
             # Another start, or another node of the same one: whether a rank loads its weights again tells.
             self._stages, self._furthest, self._all_serve, self.last_batch = {}, "", False, None
@@ -85,7 +92,7 @@ class StartProgress:
     def known(self) -> dict[str, str]:
         """As groups of a message: `least`, the static fraction that the weights alone take, and `printed`, the one of the arguments."""
         share = self._weights_share
-        least = {} if share is None else {"least": f"{min(0.999, math.floor(share * 1000 + 1) / 1000):.3f}"}
+        least = {} if share is None else {"least": f"{math.floor(share * 1000 + 1) / 1000:.3f}"}
         return {**least, **({} if self._printed is None else {"printed": f"{self._printed:g}"})}
 
     def _begin(self) -> None:

@@ -21,7 +21,7 @@ from kvcanary.importers.commands import (
     open_variables,
     takes_positional,
 )
-from kvcanary.importers.flags import distinct, note
+from kvcanary.importers.flags import note
 from kvcanary.importers.shell import read_shell
 from kvcanary.importers.shell_commands import in_shell, prefix_environment
 from kvcanary.importers.shell_expand import Variables, Word, expand
@@ -68,7 +68,9 @@ def _container(mapping: yaml_text.Mapping, found: Found) -> None:
             for statement in statements:
                 variables = Variables()
                 env.update(prefix_environment(statement.words, variables))
-                found.findings = distinct([*found.findings, *open_variables(variables.open)])
+                for name in variables.open:
+                    env.pop(name, None)
+                found.take((), {}, open_variables(variables.open))
                 words += [word for raw in statement.words for word in expand(raw, Variables())]
     if words and any(PROGRAM.search(word.text) or word.text.startswith("--") for word in words):
         _container_words(words, env, image_name, found)
@@ -128,7 +130,7 @@ def _yaml_environment(mapping: yaml_text.Mapping, found: Found) -> dict[str, str
             name_node, value_node = item.get("name"), item.get("value")
             if isinstance(name_node, yaml_text.Scalar) and isinstance(value_node, yaml_text.Scalar):
                 env[name_node.text] = value_node.text
-    found.findings = distinct([*found.findings, *open_variables({name: value for name, value in env.items() if "$" in value})])
+    found.take((), {}, open_variables({name: value for name, value in env.items() if "$" in value}))
     return {name: value for name, value in env.items() if ENV_NAMES.fullmatch(name) and "$" not in value}
 
 

@@ -62,9 +62,12 @@ def run_campaign(
         yield from map(here, missing)
         return
     # Here until each configuration has run once: what is compiled is compiled before several processes want it.
-    last = max({key[2]: place for place, key in reversed([*enumerate(missing, start=1)])}.values(), default=0)
-    yield from map(here, missing[:last])
-    yield from run_in_processes(runner, (plan, backend.name), missing[last:], processes)
+    waiting, rest = {key[2] for key in missing}, iter(missing)
+    while waiting:
+        key = next(rest)
+        waiting.discard(key[2])
+        yield here(key)
+    yield from run_in_processes(runner, (plan, backend.name), list(rest), processes)
 
 
 def runner(plan: CampaignPlan, backend_name: str) -> Callable[[RunKey], CampaignRun]:

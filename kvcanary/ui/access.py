@@ -102,6 +102,11 @@ class User:
         return self.admin or (bool(self.key) and owner_key(owner) == self.key)
 
 
+def name_of(owner: str) -> str:
+    """What to call an owner: 'ada@example.org' of 'ada@example.org (key)'."""
+    return owner.rpartition(" (")[0] or owner
+
+
 LOCAL = User(key="", name="", allowed=True, admin=True)
 
 
@@ -167,7 +172,7 @@ def user() -> User:
 
 def kept_to() -> str:
     """What to add where something is kept: who sees it on a shared server."""
-    return " You alone see it until you share it there." if user().key else ""
+    return " Only you and administrators see it until you share it there." if user().key else ""
 
 
 def admit() -> None:

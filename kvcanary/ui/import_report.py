@@ -84,7 +84,7 @@ def _filled(result: ImportResult) -> str:
 
 def _explain(number: int, explanation: ErrorExplanation, result: ImportResult) -> None:
     settings, missing = state.current().settings, missing_fraction(result.observed)
-    stated = {name: entry.value for name, entry in result.fields.items()}
+    stated = result.settings_values()
     causes = "".join(f"<li>{html_text(cause)}</li>" for cause in explanation.causes)
     st.html(
         f'<p class="kvc-finding"><span class="kvc-badge kvc-error">error</span><code>{html_text(explanation.message)}</code></p>'

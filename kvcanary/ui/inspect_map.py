@@ -113,8 +113,7 @@ def _multiples(inspected: Inspected, pool: Pool, kept: np.ndarray, ranks: tuple[
 def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int) -> str:
     if inspected.statuses:
         return f"{slot_map.summary_line(status)} {pool.origin.capitalize()}."
-    counts = slot_map.count_statuses(status)
-    bad, slots = counts[SlotStatus.CORRUPTED], max(1, slot_map.pool_slots(counts))
+    bad, slots = slot_map.count_statuses(status)[SlotStatus.CORRUPTED], inspected.slots_of(pool)
     text = (
         f"{format_count(bad)} of {format_count(slots)} slots reported ({format_fraction(bad / slots)}); {pool.origin}"
         f"{f'; pages of {inspected.page_size}' if inspected.page_size and inspected.page_size > 1 else ''}."

@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvcanary.analysis.frames import decode_variant, points_frame, variants
 from kvcanary.charts import throughput
-from kvcanary.errors import JobError
+from kvcanary.errors import JobError, StoreError
 from kvcanary.escape import html_text, markdown_text
 from kvcanary.lab.jobs import JobStatus
 from kvcanary.lab.records import RunRecord
@@ -76,7 +76,7 @@ def _bar(status: JobStatus) -> None:
 
 def _stop_button(record: RunRecord, place: str) -> None:
     if record.owner:
-        st.html(f'<p class="kvc-why">Started by {html_text(record.owner.partition(" (")[0])}</p>')
+        st.html(f'<p class="kvc-why">Started by {html_text(access.name_of(record.owner))}</p>')
     if services.jobs().folder(record.id).stop_file.exists():
         st.button("Stopping", key=f"stop.{place}", disabled=True)
     elif access.user().may_change(record.owner):
@@ -88,6 +88,6 @@ def _stop_button(record: RunRecord, place: str) -> None:
 def _stop(run_id: str) -> None:
     try:
         services.stop(run_id)
-    except JobError:
-        # It ended between the drawing of the button and the click, which is what was wanted.
+    except (JobError, StoreError):
+        # It ended between the drawing of the button and the click, which is what was wanted; trouble of the store is told by the panel.
         return

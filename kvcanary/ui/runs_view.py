@@ -132,7 +132,7 @@ def _columns(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
 
 
 def _by(row: RunRow) -> str:
-    return f"{_name(row.owner)}{' (private)' if row.private else ''}" if row.owner else ""
+    return f"{access.name_of(row.owner)}{' (private)' if row.private else ''}" if row.owner else ""
 
 
 def _select(key: str, ids: Sequence[str]) -> None:
@@ -219,9 +219,10 @@ def _made_by(row: RunRow) -> None:
         return
     key = f"runs.private.{row.id}"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        style.caption(f"By {_name(row.owner)}")
+        style.caption(f"By {access.name_of(row.owner)}")
         if access.user().may_change(row.owner):
-            st.session_state.setdefault(key, row.private)
+            # As it is stored: another tab may have changed it, and a change may have failed.
+            st.session_state[key] = row.private
             st.toggle(
                 "Private", key=key, on_change=_hide, args=(row.id, key),
                 help="Only you and administrators see a private run, in no list and under no link.",
@@ -230,11 +231,6 @@ def _made_by(row: RunRow) -> None:
 
 def _hide(run_id: str, key: str) -> None:
     _try(lambda name: services.set_private(name, st.session_state[key]), [run_id])
-
-
-def _name(owner: str) -> str:
-    """'ada@example.org' of an owner."""
-    return owner.rpartition(" (")[0] or owner
 
 
 def _actions(row: RunRow, record: RunRecord) -> None:

@@ -36,7 +36,13 @@ def jobs() -> JobManager:
 
 def start(spec: BenchmarkSpec | CampaignSpec) -> str:
     """Queue a job of whoever is in front of this session; its id. ConfigError and JobError as `JobManager.start`."""
-    return jobs().start(spec, owner=access.user().owner)
+    who, earlier = access.user(), "" if isinstance(spec, BenchmarkSpec) else spec.continues
+    private = bool(earlier) and runs().row(earlier).private
+    run_id = jobs().start(spec, owner=who.owner)
+    # What goes on with a private campaign holds its results.
+    if private and who.key:
+        runs().set_private(run_id, True)
+    return run_id
 
 
 def stop(run_id: str) -> None:
@@ -96,9 +102,15 @@ def _store(*named_by: str | None) -> Store:
     return store
 
 
-@st.cache_data(max_entries=4, show_spinner=False)
 def slots(run_id: str) -> SlotArrays | None:
-    """The map of a finished run that this session may see: what is kept here is for all sessions."""
+    """The map of a finished run; StoreError where this session may not see it."""
+    runs().row(run_id)
+    return _slots(run_id)
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def _slots(run_id: str) -> SlotArrays | None:
+    # What is kept here is for all sessions.
     return _all_runs().slots(run_id)
 
 

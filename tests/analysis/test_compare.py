@@ -192,7 +192,7 @@ def test_what_the_machine_lost_is_no_failure_of_the_canary(op: float, bound: flo
 
     verdict, sentence = judge(compare([both(1.0, 1.0, 1)], [both(op, bound, 5)]), 0.9)
     assert verdict is found
-    assert ("1 more were slower where the bounds of the machine were too" in sentence) == (found is Verdict.PARTIAL)
+    assert ("Of the 1, 1 fell with the bounds of the machine" in sentence) == (found is Verdict.PARTIAL)
 
 
 def test_a_pass_says_how_sure_it_is() -> None:

@@ -122,9 +122,11 @@ def test_pool_from_the_free_memory() -> None:
 
 
 def test_a_cap_explains_a_pool_below_the_free_memory() -> None:
-    assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 150_001})["pool_from_budget"].why == (
-        "--max-total-tokens 150001 caps the pool"
+    assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 150_000})["pool_from_budget"].why == (
+        "--max-total-tokens 150000 caps the pool"
     )
+    # A cap that lies far above what was taken explains nothing.
+    assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 190_000})["pool_from_budget"].status is Status.UNEXPLAINED
     assert compare({"mem_fraction_static": 0.9}, server_args={"max_total_tokens": 149_000})["pool_from_budget"].status is Status.UNEXPLAINED
 
 

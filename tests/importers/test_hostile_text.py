@@ -199,4 +199,4 @@ def test_fields_of_a_model_are_held_to_the_rules_of_the_settings() -> None:
 
 def test_settings_of_which_none_can_be_read_say_why() -> None:
     message = refused('{"schema": "kvcanary.settings", "settings": {"pool_slot_count": Infinity}}')
-    assert message == "f: pool_slot_count must be a count, got 'inf' (float) (f, pool_slot_count)"
+    assert message == "pool_slot_count must be a count, got 'inf' (float) (f, pool_slot_count)"

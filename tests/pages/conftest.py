@@ -15,6 +15,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("KVCANARY_HOME", str(tmp_path))
     # Runs of two tests may have one id.
     services.jobs.clear()
-    services.slots.clear()
+    services._slots.clear()
     yield tmp_path
     services.jobs.clear()

@@ -170,7 +170,7 @@ def test_what_somebody_keeps_is_theirs_until_they_share_it(home: Path, monkeypat
     monkeypatch.setattr(access, "user", lambda: ada)
     app = AppTest.from_file(APP, default_timeout=60).run()
     app.button(key="plan_keep").click().run()
-    assert any("You alone see it until you share it there." in text for text in said(app))
+    assert any("Only you and administrators see it until you share it there." in text for text in said(app))
     (kept,) = [row.id for row in services.runs().list()]
     monkeypatch.setattr(access, "user", lambda: bob)
     app = runs_page(run=kept)
