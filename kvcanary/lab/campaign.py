@@ -48,26 +48,24 @@ __all__ = [
 
 
 def run_campaign(
-    plan: CampaignPlan, backend: Backend, done: Collection[RunKey] = (), processes: int | None = None
+    plan: CampaignPlan, backend_name: str, done: Collection[RunKey] = (), processes: int | None = None
 ) -> Generator[CampaignRun]:
     """The runs of a plan that are not in `done`, in order; to stop, close the generator.
 
-    processes: over how many they are spread, None for what pays on this host. Raises JobError when one is lost.
+    backend_name: as `get_backend`, because each process makes its own. processes: over how many they are spread, None for what pays on this
+    host; over several the first run of each configuration comes ahead. Raises JobError when one is lost.
     """
     finished = set(done)
     missing = [key for key in plan.run_keys() if key not in finished]
     processes = processes_for(len(missing)) if processes is None else processes
-    here = runner(plan, backend.name)
+    here = runner(plan, backend_name)
     if processes == 1:
         yield from map(here, missing)
         return
-    # Here until each configuration has run once: what is compiled is compiled before several processes want it.
-    waiting, rest = {key[2] for key in missing}, iter(missing)
-    while waiting:
-        key = next(rest)
-        waiting.discard(key[2])
-        yield here(key)
-    yield from run_in_processes(runner, (plan, backend.name), list(rest), processes)
+    # The first of each configuration runs here: what is compiled is compiled before several processes want it.
+    firsts = list({key[2]: key for key in reversed(missing)}.values())
+    yield from map(here, firsts)
+    yield from run_in_processes(runner, (plan, backend_name), [key for key in missing if key not in firsts], processes)
 
 
 def runner(plan: CampaignPlan, backend_name: str) -> Callable[[RunKey], CampaignRun]:

@@ -99,7 +99,7 @@ def run_campaign_job(folder: RunFolder, spec: CampaignSpec) -> None:
     reporter = Reporter(folder, time.monotonic(), steps=len(plan.run_keys()), done=len(runs))
     reporter.step("campaign", f"{format_count(reporter.steps)} runs")
     told_s = time.monotonic()
-    with (folder.path / "campaign.jsonl").open("a", encoding="utf-8") as file, closing(run_campaign(plan, backend, keys)) as found:
+    with (folder.path / "campaign.jsonl").open("a", encoding="utf-8") as file, closing(run_campaign(plan, backend.name, keys)) as found:
         for run in found:
             runs.append(run)
             file.write(json.dumps(_to_dict(run)) + "\n")

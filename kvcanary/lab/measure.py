@@ -133,10 +133,11 @@ class _Clock:
     def _in_turns(self, *calls: Callable[[], Any]) -> tuple[float, list[list[float]]]:
         """Seconds of the very first call, and those of the repeats of each."""
         firsts = [self._once(call) for call in calls]
-        times: list[list[float]] = [[] for _ in calls]
         # A first call may have compiled, so one that took long is no measure of the next.
-        long = max(firsts) > _LONG_S and max(self._once(call) for call in calls) > _LONG_S
-        turn, spent = 1 if long else min(_TURN, self._preset.min_repeats), 0.0
+        again = max(firsts) > _LONG_S
+        times: list[list[float]] = [[self._once(call)] if again else [] for call in calls]
+        spent = sum(map(sum, times))
+        turn = 1 if again and max(map(max, times)) > _LONG_S else min(_TURN, self._preset.min_repeats)
         while len(times[0]) < self._preset.min_repeats or (spent < len(calls) * self._preset.seconds and len(times[0]) < _MAX_REPEATS):
             for call, found in zip(calls, times, strict=True):
                 found.extend(self._once(call) for _ in range(turn))

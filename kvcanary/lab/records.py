@@ -115,11 +115,6 @@ class RunRecord:
     owner: str = ""
     sweep: str = ""
 
-    @property
-    def owner_key(self) -> str:
-        """See `owner_key`."""
-        return owner_key(self.owner)
-
     def to_document(self) -> dict[str, Any]:
         """The JSON document with its schema name and version first."""
         # Not asdict, which copies every value: this is written at each step, and read by the hundred thousand.

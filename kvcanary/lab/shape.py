@@ -43,7 +43,7 @@ class SceneShape:
         return self.num_slots // self.page_size - 1
 
     @property
-    def slots(self) -> int:
+    def pool_slot_count(self) -> int:
         """Slots that can hold tokens: the pool as its operator counts it, without the padding page."""
         return self.pages * self.page_size
 

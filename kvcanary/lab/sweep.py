@@ -29,7 +29,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 # What no machine has, so that none is ruled out here.
 _ANY_MEMORY_BYTES = 1 << 60
 # One run of a campaign on two cores that others use as well, and the start of its worker; they serve the estimate only.
-_CAMPAIGN_RUN_S, _CAMPAIGN_START_S = 0.25, 5.0
+# One run of a campaign on one thread, at the slow side of what `campaign_pool` counts with; more processes make it shorter.
+_CAMPAIGN_RUN_S, _CAMPAIGN_START_S = 0.06, 5.0
 _BENCH_OPTIONS = tuple(field.name for field in fields(BenchmarkSpec) if field.name != "settings")
 _NAMED: Mapping[str, Mapping[str, list[str]]] = {"faults": NAMED_FAULTS, "configs": NAMED_CONFIGS}
 _CAMPAIGN_OPTIONS = tuple(field.name for field in fields(CampaignSpec) if field.name != "continues")

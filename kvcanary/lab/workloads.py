@@ -110,7 +110,7 @@ class BenchmarkPlan:
         page = self.final.page_size
         pages = f", {format_count(self.final.pages)} whole pages of {page}" if page > 1 else ""
         return (
-            f"{len(kinds)} points ({parts}), then one sweep over a pool of {format_count(self.final.slots)} slots{pages}; "
+            f"{len(kinds)} points ({parts}), then one sweep over a pool of {format_count(self.final.pool_slot_count)} slots{pages}; "
             f"about {format_seconds(self.estimate_s)} (an estimate), {format_bytes(self.peak_bytes)} of memory."
         )
 

@@ -65,7 +65,10 @@ class Store:
         return cls(url or f"sqlite:///{data_folder / DATABASE_NAME}", data_folder, shared_url)
 
     def seen_by(self, key: str) -> Store:
-        """This store for one person, by the key of their login: private runs of others are not there. Connections are shared."""
+        """This store for one person, by the key of their login: private runs of others are not there. Connections are shared.
+
+        Retention and purging are for who runs the store, and look at all runs.
+        """
         theirs = copy.copy(self)
         theirs._viewer = key
         return theirs
@@ -165,18 +168,20 @@ class Store:
 
     def document(self, run_id: str) -> dict[str, Any]:
         """The whole run but its arrays, as one JSON-ready document with its schema and version."""
-        row = self.row(run_id)
+        row, folder = self.row(run_id), self.folder(run_id)
         return {
             **self.record(run_id).to_document(),
             "note": row.note,
             "labels": [*row.labels],
-            "points": [asdict(point) for point in self.points(run_id)],
-            "cards": self.cards(run_id),
-            "result": self.result(run_id),
+            "points": [asdict(point) for point in folder.read_points()],
+            "cards": read_cards(folder),
+            "result": folder.read_result(),
         }
 
     def damaged(self) -> _Texts:
-        """One sentence per folder that cannot be read, copied or removed."""
+        """One sentence per folder that cannot be read, copied or removed; none for one person, as nothing says whose they are."""
+        if self._viewer is not None:
+            return []
         self._sync.run()
         return [*self._sync.problems.values(), *self._not_removed.values()]
 
@@ -268,7 +273,7 @@ class Store:
     def disk_use(self) -> DiskUse:
         """What the store takes and what is free."""
         self._sync.run()
-        return measure(self._engine, self.root)
+        return measure(self._engine, self.root, self._visible)
 
     def save_plan(self, settings: dict[str, Any], *, verdict: Verdict, sentence: str, document: dict[str, Any], owner: str = "") -> str:
         """Keep a plan as a run and return its id. settings: flat; document: what `kvcanary plan --json` writes; owner: who alone sees it."""
@@ -336,7 +341,7 @@ class Store:
         return RUNS.c.deleted_s <= time.time() - after_s, RUNS.c.origin == self._sync.origin
 
     def _missing(self, run_id: str) -> StoreError:
-        return StoreError(self._sync.problems.get(run_id) or f"no run {run_id[:60]!r} in store {self}")
+        return StoreError((self._viewer is None and self._sync.problems.get(run_id)) or f"no run {run_id[:60]!r} in store {self}")
 
 
 def _checked(run_id: str) -> str:

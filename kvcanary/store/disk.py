@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import ColumnElement, Engine, func, select
 
 from kvcanary.store.connection import reading
 from kvcanary.store.schema import RUNS
@@ -28,11 +28,13 @@ class DiskUse:
         return sum(self.by_kind.values())
 
 
-def measure(engine: Engine, root: Path) -> DiskUse:
-    """Bytes as the database knows them of the runs, and of its own file where it has one beside this process."""
+def measure(engine: Engine, root: Path, counted: ColumnElement[bool]) -> DiskUse:
+    """Bytes as the database knows them of the runs that count, and of its own file where it has one beside this process."""
     alive = RUNS.c.deleted_s.is_(None)
     with reading(engine) as connection:
-        found = connection.execute(select(RUNS.c.kind, alive, func.sum(RUNS.c.size_bytes)).group_by(RUNS.c.kind, alive)).all()
+        found = connection.execute(
+            select(RUNS.c.kind, alive, func.sum(RUNS.c.size_bytes)).where(counted).group_by(RUNS.c.kind, alive)
+        ).all()
     database = engine.url.database if engine.url.get_backend_name() == "sqlite" else None
     return DiskUse(
         by_kind={kind: int(size) for kind, is_alive, size in found if is_alive},

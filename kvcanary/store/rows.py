@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, or_, select, true
 from sqlalchemy.sql.expression import UnaryExpression
 
 from kvcanary.errors import StoreError
-from kvcanary.lab.records import RunRecord, RunState, Verdict
+from kvcanary.lab.records import RunRecord, RunState, Verdict, owner_key
 from kvcanary.store.schema import LABELS, RUNS
 
 KINDS = ("plan", "benchmark", "campaign", "inspection")
@@ -130,7 +130,7 @@ def from_record(record: RunRecord, *, origin: str, points: int, size_bytes: int)
         "size_bytes": size_bytes,
         "origin": origin,
         "owner": record.owner,
-        "owner_key": record.owner_key,
+        "owner_key": owner_key(record.owner),
         # What somebody keeps was theirs alone so far: a form, an uploaded log. What ran on a shared machine was not.
         "private": int(bool(record.owner) and record.kind in ("plan", "inspection")),
     }

@@ -43,9 +43,10 @@ RUNS = Table(
     Column("owner", Text, nullable=False, server_default=""),
     Column("owner_key", Text, nullable=False, server_default=""),
     Column("private", Integer, nullable=False, server_default="0"),
-    *(Index(None, name, "created_s") for name in ("kind", "state", "verdict", "machine", "model")),
+    # The last two say who may see a run, so that an index alone answers that too.
+    *(Index(None, name, "created_s", "private", "owner_key") for name in ("kind", "state", "verdict", "machine", "model")),
     # Counting and paging read these alone, without the rows.
-    Index(None, "deleted_s", "created_s", "id"),
+    Index(None, "deleted_s", "created_s", "id", "private", "owner_key"),
 )
 
 # Apart from the runs, so that a list reads little.

@@ -18,6 +18,7 @@ from kvcanary.lab.records import BenchmarkSpec, RunRecord, RunState, Verdict
 from kvcanary.lab.sweep import Sweep, SweepPoint, spec_from, sweep_label
 from kvcanary.store.database import Store
 from kvcanary.store.sweep_progress import reporting
+from kvcanary.store.wish import StopWish
 
 # A point whose worker is lost is begun again so often; a spec that kills its worker each time must come to an end.
 ATTEMPTS = 3
@@ -135,7 +136,7 @@ def run_point(sweep_name: str, kind: str, key: str, values: Mapping[str, Any], p
                 # One on another host cannot be followed from here, and when that host is lost nobody says so.
                 run_id = next((record.id for record in known if record.state.active and store.files.own(record.id)), "")
                 run_id = run_id or manager.start(spec_from(kind, values), sweep=mark)
-                _label(store, run_id, label)
+                store.add_label(run_id, label)
                 last = _follow(manager, run_id, stop)
                 # A look takes its end into the database, and its files to where other hosts find them.
                 store.row(run_id)
@@ -165,12 +166,6 @@ def _follow(manager: JobManager, run_id: str, stop: Wish | None) -> RunRecord:
             manager.stop(run_id)
         raise
     return record
-
-
-def _label(store: Store, run_id: str, label: str) -> None:
-    # Looking at the list takes the run into the database, where labels are kept.
-    store.count()
-    store.add_label(run_id, label)
 
 
 def _by_key(store: Store, name: str, label: str) -> dict[str, list[RunRecord]]:
@@ -237,7 +232,7 @@ class RayExecutor:
                 raise KvCanaryError(f"the Ray cluster {self._address or 'on this host'} cannot be reached: {error}") from error
         waiting: dict[Any, SweepPoint] = {}
         try:
-            task, wish = ray.remote(_ray_point), ray.remote(num_cpus=0)(_Wish).remote()
+            task, wish = ray.remote(_ray_point), ray.remote(num_cpus=0)(StopWish).remote()
             for point in points:
                 if point.spec is not None:
                     options = task.options(num_cpus=1, num_gpus=point.devices, max_retries=ATTEMPTS, name=f"{sweep.name}/{point.key}")
@@ -257,22 +252,6 @@ class RayExecutor:
                 ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCEL_S)
             if own:
                 ray.shutdown()
-
-
-class _Wish:
-    """An actor that a sweep tells to stop and its tasks ask.
-
-    Ray interrupts a task by SIGINT, which nobody hears on a cluster that a script began in the background: it is ignored there.
-    """
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-
-    def is_set(self) -> bool:
-        return self._set
 
 
 class _AskedWish:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcanary.errors import KvCanaryError
-from kvcanary.lab.campaign import ALL_FAULTS, CONFIGS, DEFAULT_CONFIGS
-from kvcanary.lab.campaign_job import QUICK_FAULTS, CampaignSpec, plan_of
+from kvcanary.lab.campaign import CONFIGS, DEFAULT_CONFIGS
+from kvcanary.lab.campaign_job import NAMED_FAULTS, CampaignSpec, plan_of
 from kvcanary.lab.campaign_load import LOAD_WORDS, SMALL, TRACE_REQUESTS, TraceSample, sample_trace
 from kvcanary.lab.records import RunRecord
 from kvcanary.ui import fault_lab_address, services, style
@@ -61,8 +61,7 @@ def draw() -> None:
 
 def _choice(size: str) -> tuple[list[str], list[str]]:
     """Faults and configurations; behind a button, because the matrix has to be seen whole."""
-    names = [".".join(fault) for fault in ALL_FAULTS]
-    preset = [".".join(fault) for fault in (QUICK_FAULTS if size == "quick" else ALL_FAULTS)]
+    names, preset = NAMED_FAULTS["all"], NAMED_FAULTS["quick" if size == "quick" else "all"]
     with st.popover("Faults and configurations", width="content", key="campaign_choice"):
         faults = st.multiselect(
             "Faults", names, default=preset, key=f"campaign_faults.{size}", persist_state="session",

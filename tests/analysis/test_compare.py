@@ -195,6 +195,15 @@ def test_what_the_machine_lost_is_no_failure_of_the_canary(op: float, bound: flo
     assert ("Of the 1, 1 fell with the bounds of the machine" in sentence) == (found is Verdict.PARTIAL)
 
 
+def test_a_noisy_bound_of_another_point_excuses_nothing() -> None:
+    def both(slower: float, noisy: float, seed: int) -> list[Point]:
+        here, there = steady(slower, batch=3, seed=seed), steady(batch=7, seed=seed + 1)
+        return [replace(here, stamp_bound=steady(seed=seed + 2).stamp), replace(there, stamp_bound=steady(noisy, seed=seed + 3).stamp)]
+
+    verdict, sentence = judge(compare([both(1.0, 1.0, 1)], [both(2.0, 2.5, 11)]), 0.9)
+    assert (verdict, "the machine" in sentence) == (Verdict.FAIL, False)
+
+
 def test_a_pass_says_how_sure_it_is() -> None:
     before = [steady(batch=1), steady(batch=2)]
     after = [steady(0.5, batch=1, seed=7), steady(1.1, batch=2, seed=9)]

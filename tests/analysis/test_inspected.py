@@ -62,6 +62,7 @@ def test_the_padding_page_of_a_log_is_no_slot_of_its_pool() -> None:
     status, _ = found.status(found.pools[0], found.cross.mask({}))
     assert np.flatnonzero(status == SlotStatus.RESERVED).tolist() == list(range(1, 16)), "slot 0 is reported, which counts more"
     assert np.flatnonzero(status == SlotStatus.CORRUPTED).tolist() == [0, 40]
+    assert found.slots_of(found.pools[0]) == 1000
 
 
 def test_a_snapshot_knows_every_slot_and_a_filter_hides_only_reports() -> None:

@@ -86,3 +86,8 @@ def test_bad_slots_put_reported_ones_first() -> None:
     status = np.array([2, 4, 5, 2, 5, 4], dtype=np.uint8)
     assert slot_map.bad_slots(status).tolist() == [2, 4, 1, 5]
     assert slot_map.bad_slots(status, limit=3).tolist() == [2, 4, 1]
+
+
+def test_a_pool_of_nothing_but_its_padding_has_a_sentence() -> None:
+    line = slot_map.summary_line(np.full(1, SlotStatus.RESERVED, dtype=np.uint8))
+    assert line.startswith("0 of 0 slots corrupted")

@@ -22,6 +22,9 @@ def test_a_plan_over_budget_says_so_although_it_starts() -> None:
     assert report.starts
     assert f"Starts, 1 note from {len(RULES)} rules. Over budget: " in report.sentence
     assert "900\u202f000 -> " in report.sentence
+    # The weights alone are too large: there is no pool to cut to.
+    sentence = plan_report(server(weight_bytes=60 << 30)).sentence
+    assert ("Over budget: " in sentence, "slots fit" in sentence) == (True, False)
 
 
 def test_the_memory_that_was_stored_has_the_sums_of_the_plan() -> None:

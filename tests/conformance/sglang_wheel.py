@@ -11,6 +11,7 @@ import fcntl
 import functools
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -77,5 +78,9 @@ def _fetch(root: Path) -> None:
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as error:
         raise WheelUnavailable(f"sglang {VERSION} could not be fetched with pip: {error}") from error
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(root, [name for name in archive.namelist() if "/kv_canary/" in name])
+        # Whole or not there: a fetch may be interrupted.
+        fresh = root.with_suffix(".part")
+        shutil.rmtree(fresh, ignore_errors=True)
+        archive.extractall(fresh, [name for name in archive.namelist() if "/kv_canary/" in name])
+    fresh.rename(root)
     wheel.unlink()

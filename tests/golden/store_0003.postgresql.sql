@@ -60,12 +60,12 @@ ALTER TABLE ONLY public.labels
 ALTER TABLE ONLY public.runs
     ADD CONSTRAINT pk_runs PRIMARY KEY (id);
 CREATE INDEX ix_labels_label ON public.labels USING btree (label);
-CREATE INDEX ix_runs_deleted_s_created_s_id ON public.runs USING btree (deleted_s, created_s, id);
-CREATE INDEX ix_runs_kind_created_s ON public.runs USING btree (kind, created_s);
-CREATE INDEX ix_runs_machine_created_s ON public.runs USING btree (machine, created_s);
-CREATE INDEX ix_runs_model_created_s ON public.runs USING btree (model, created_s);
-CREATE INDEX ix_runs_state_created_s ON public.runs USING btree (state, created_s);
-CREATE INDEX ix_runs_verdict_created_s ON public.runs USING btree (verdict, created_s);
+CREATE INDEX ix_runs_deleted_s_created_s_id_private_owner_key ON public.runs USING btree (deleted_s, created_s, id, private, owner_key);
+CREATE INDEX ix_runs_kind_created_s_private_owner_key ON public.runs USING btree (kind, created_s, private, owner_key);
+CREATE INDEX ix_runs_machine_created_s_private_owner_key ON public.runs USING btree (machine, created_s, private, owner_key);
+CREATE INDEX ix_runs_model_created_s_private_owner_key ON public.runs USING btree (model, created_s, private, owner_key);
+CREATE INDEX ix_runs_state_created_s_private_owner_key ON public.runs USING btree (state, created_s, private, owner_key);
+CREATE INDEX ix_runs_verdict_created_s_private_owner_key ON public.runs USING btree (verdict, created_s, private, owner_key);
 ALTER TABLE ONLY public.documents
     ADD CONSTRAINT fk_documents_run_id FOREIGN KEY (run_id) REFERENCES public.runs(id) ON DELETE CASCADE;
 ALTER TABLE ONLY public.labels

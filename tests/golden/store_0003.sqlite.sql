@@ -54,11 +54,11 @@ CREATE TABLE runs (
 INSERT INTO "runs" VALUES('20260401-101500-benchmark-0a1b2c3d','benchmark','done','pass',100.5,101.0,109.25,'cpu','Xeon','node-1','qwen3-32b','Pass: 14 checks; it''s sound.','after the driver update',6,4321,'aaaa','',NULL,'','',0);
 INSERT INTO "runs" VALUES('20260401-101600-campaign-0a1b2c3e','campaign','interrupted','partial',160.5,161.0,169.25,'cuda:0','H200','node-2','','Interrupted after 2 runs.','',2,999,'bbbb','file:///shared/20260401-101600-campaign-0a1b2c3e',NULL,'','',0);
 INSERT INTO "runs" VALUES('20260401-101700-plan-0a1b2c3f','plan','done','fail',220.0,220.0,220.0,'','','','llama-3','Will not start.','',0,77,'aaaa','',500.25,'ada@example.org (https://login.example.org#17)','https://login.example.org#17',1);
-CREATE INDEX ix_runs_kind_created_s ON runs (kind, created_s);
-CREATE INDEX ix_runs_state_created_s ON runs (state, created_s);
-CREATE INDEX ix_runs_verdict_created_s ON runs (verdict, created_s);
-CREATE INDEX ix_runs_machine_created_s ON runs (machine, created_s);
-CREATE INDEX ix_runs_model_created_s ON runs (model, created_s);
 CREATE INDEX ix_labels_label ON labels (label);
-CREATE INDEX ix_runs_deleted_s_created_s_id ON runs (deleted_s, created_s, id);
+CREATE INDEX ix_runs_kind_created_s_private_owner_key ON runs (kind, created_s, private, owner_key);
+CREATE INDEX ix_runs_state_created_s_private_owner_key ON runs (state, created_s, private, owner_key);
+CREATE INDEX ix_runs_verdict_created_s_private_owner_key ON runs (verdict, created_s, private, owner_key);
+CREATE INDEX ix_runs_machine_created_s_private_owner_key ON runs (machine, created_s, private, owner_key);
+CREATE INDEX ix_runs_model_created_s_private_owner_key ON runs (model, created_s, private, owner_key);
+CREATE INDEX ix_runs_deleted_s_created_s_id_private_owner_key ON runs (deleted_s, created_s, id, private, owner_key);
 COMMIT;

@@ -484,8 +484,26 @@ def test_a_canary_variable_without_a_value_in_the_text_is_named(text: str, typed
     assert f"SGLANG_KV_CANARY_RING_CAPACITY is not known from the text, got {typed!r}" in messages(result)
 
 
-def test_a_variable_that_gets_its_value_later_is_known() -> None:
-    text = "export SGLANG_KV_CANARY_RING_CAPACITY=$R\nexport SGLANG_KV_CANARY_RING_CAPACITY=9\npython -m sglang.launch_server --tp 2"
+@pytest.mark.parametrize("second", ["", "export "])
+def test_a_variable_that_loses_its_value_has_none(second: str) -> None:
+    between = "\n" if second else " "
+    text = (
+        f"export SGLANG_KV_CANARY_RING_CAPACITY=9\n{second}SGLANG_KV_CANARY_RING_CAPACITY=$R{between}python -m sglang.launch_server --tp 2"
+    )
+    result = read_text(text)
+    assert (result.env, "ring_capacity" in result.fields) == ({}, False)
+    assert "SGLANG_KV_CANARY_RING_CAPACITY is not known from the text, got '$R'" in messages(result)
+
+
+def test_a_command_in_quotes_is_no_value_of_its_own_variable() -> None:
+    result = read_text("ssh h 'SGLANG_KV_CANARY_RING_CAPACITY=$R python3 -m sglang.launch_server --tp 2'")
+    assert (result.arguments, "ring_capacity" in result.fields) == ({"tp_size": 2}, False)
+    assert not any("launch_server" in message for message in messages(result))
+
+
+@pytest.mark.parametrize("second", ["export SGLANG_KV_CANARY_RING_CAPACITY=9\n", "SGLANG_KV_CANARY_RING_CAPACITY=9 "])
+def test_a_variable_that_gets_its_value_later_is_known(second: str) -> None:
+    text = f"export SGLANG_KV_CANARY_RING_CAPACITY=$R\n{second}python -m sglang.launch_server --tp 2"
     result = read_text(text)
     assert result.fields["ring_capacity"].value == 9
     assert not any("is not known" in message for message in messages(result))

@@ -100,6 +100,14 @@ def test_a_rank_that_still_loads_while_another_is_done() -> None:
     assert result.observed["oom"]["phase"] == "graph_capture"
 
 
+def test_a_progress_bar_behind_a_line_is_not_the_line() -> None:
+    """It has no prefix, so it reads as the rest of the line before it."""
+    bar = "Loading safetensors checkpoint shards: 100% Completed | 4/4\n"
+    result, entry = read(ARGUMENTS + loaded("TP1") + bar + loaded("TP0") + died("TP1"))
+    assert result.observed["oom"]["phase"] == "kv_pool"
+    assert flags(entry)[0].startswith("--mem-fraction-static") or flags(entry)[0] == "lower --mem-fraction-static"
+
+
 @pytest.mark.parametrize("again", [ARGUMENTS, ""])
 def test_a_second_start_begins_anew(again: str) -> None:
     first = ARGUMENTS + loaded() + pool() + "Capturing batches (bs=96 avail_mem=0.50 GB):  20%|\n" + SERVING
@@ -197,6 +205,16 @@ def test_vllm_is_told_vllms_flags(lines: str, phase: str, wanted: list[str]) -> 
     assert missing_fraction(result.observed) == pytest.approx(1 / 40)
 
 
+def test_of_two_starts_of_vllm_the_last_is_explained() -> None:
+    error = (
+        "(EngineCore_DP0 pid=311) ERROR 02-03 04:05:19 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. "
+    )
+    rest = "GPU 0 has a total capacity of 40.00 GiB of which 1.00 GiB is free.\n"
+    first = CONFIG + TOOK + AVAILABLE + error.format("2.00") + rest
+    result, _ = read(first + CONFIG + f"{VLLM}Starting to load model /m/wren...\n" + error.format("3.00") + rest)
+    assert (result.observed["oom"]["tried_gib"], result.observed["oom"]["phase"]) == (3.0, "load_weights")
+
+
 def test_vllms_own_sentence_of_a_warm_up() -> None:
     text = CONFIG + TOOK + AVAILABLE + f"{VLLM}RuntimeError: CUDA out of memory occurred when warming up sampler with 64 dummy requests.\n"
     assert flags(read(text)[1]) == ["lower --gpu-memory-utilization", "lower --max-num-seqs"]
@@ -215,6 +233,8 @@ NOT_ENOUGH = "RuntimeError: Not enough memory. Please try to increase --mem-frac
             + "[2031-02-03 04:05:03 TP0] Load weight begin. avail mem=20.00 GB\n" + loaded(free=8.0, weights=12.0) + NOT_ENOUGH,
             "--mem-fraction-static 0.801",
         ),
+        # Weights that take 0.9995 leave no share for a pool.
+        (loaded(free=0.02, weights=39.98) + NOT_ENOUGH, "raise --tp-size"),
         # The fullest rank decides: 1 - 18 / 40.
         (loaded("TP0", 20.0, 20.0) + loaded("TP1", 18.0, 22.0) + NOT_ENOUGH, "--mem-fraction-static 0.551"),
         # What failed is higher than what the weights take, so that is no way up; said in the message or printed with the arguments.

@@ -310,6 +310,15 @@ def test_memory_of_ranks_that_differ_is_that_of_the_rank_that_decides() -> None:
         assert result.fields["weight_bytes"].derived.endswith("largest over ranks, which differ")
 
 
+def test_ranks_of_one_figure_do_not_differ() -> None:
+    ranks = (("TP0", 50.0, 28.0), ("TP1", 49.25, 28.75))
+    text = "".join(f"[2031-02-03 04:05:02 {rank}] Load weight end. type=W, avail mem={after:.2f} GB, mem usage={used:.2f} GB.\n"
+                   for rank, after, used in ranks)  # fmt: skip
+    fields = read_text(text).fields
+    assert fields["free_before_load_bytes"].derived == '"GB" in the log is GiB'
+    assert fields["weight_bytes"].derived.endswith("which differ")
+
+
 def start(fraction: float, tokens: int, ranks: tuple[str, ...] = ("TP0",)) -> str:
     """A start up to its pools, which each rank allocates."""
     return f"[{T}] server_args=ServerArgs(model_path='/m/w', tp_size=2, mem_fraction_static={fraction})\n" + "".join(
@@ -349,6 +358,7 @@ def test_the_nodes_of_one_start_are_read_together() -> None:
     assert read_text(start(0.9, 9000) + draft).observed["draft_weight_mem_gb"] == 1.0
 
 
-def test_a_start_that_came_to_its_ready_line_is_kept() -> None:
-    result = read_text(start(0.9, 7000) + READY + start(0.8, 6000))
+@pytest.mark.parametrize("failed", [1, 2])
+def test_a_start_that_came_to_its_ready_line_is_kept(failed: int) -> None:
+    result = read_text(start(0.9, 7000) + READY + start(0.8, 6000) * failed)
     assert result.observed["max_total_num_tokens"] == 7000

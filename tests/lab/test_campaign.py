@@ -48,7 +48,7 @@ def backend() -> Backend:
 
 @pytest.fixture(scope="module")
 def runs(backend: Backend) -> list[CampaignRun]:
-    return list(run_campaign(PLAN, backend))
+    return list(run_campaign(PLAN, backend.name))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_window_fault_is_reported_by_the_window_group(runs: list[CampaignRun
 
 def test_a_stopped_campaign_goes_on_with_what_is_missing(backend: Backend, runs: list[CampaignRun]) -> None:
     done = {run.key for run in runs[:-2]}
-    rest = list(run_campaign(PLAN, backend, done))
+    rest = list(run_campaign(PLAN, backend.name, done))
     assert [run.key for run in rest] == [run.key for run in runs[-2:]]
     assert [replace(run, canary_s=0.0) for run in rest] == [replace(run, canary_s=0.0) for run in runs[-2:]]
 
@@ -185,7 +185,7 @@ def test_every_strict_check_has_a_column_that_adds_what_it_says(backend: Backend
     )
     configs = {"partial": DEFAULT_CONFIGS["partial"], **STRICT_CONFIGS}
     plan = CampaignPlan(faults=faults, configs=configs, seeds=(0, 1))
-    cells = {(cell.variant, cell.config): cell for cell in summarise(plan, run_campaign(plan, backend))}
+    cells = {(cell.variant, cell.config): cell for cell in summarise(plan, run_campaign(plan, backend.name))}
     added = {
         config: {variant for _, variant in faults if (cells[variant, config].rate or 0) > (cells[variant, "partial"].rate or 0)}
         for config in STRICT_CONFIGS

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kvcanary.errors import ConfigError
-from kvcanary.kernels.types import Backend
 from kvcanary.lab import campaign_job
 from kvcanary.lab.benchmark import StopRequested
 from kvcanary.lab.campaign import CampaignPlan, CampaignRun, RunKey
@@ -69,7 +68,7 @@ def test_a_stop_keeps_what_has_run_and_says_so(tmp_path: Path, monkeypatch: pyte
     folder = folder_of(tmp_path / "20260102-030405-campaign", SPEC)
     whole = campaign_job.run_campaign
 
-    def stopped_after_three(plan: CampaignPlan, backend: Backend, done: list[RunKey]) -> Iterator[CampaignRun]:
+    def stopped_after_three(plan: CampaignPlan, backend: str, done: list[RunKey]) -> Iterator[CampaignRun]:
         for count, run in enumerate(whole(plan, backend, done), start=1):
             if count == 3:
                 folder.stop_file.touch()

@@ -19,11 +19,13 @@ from kvcanary.errors import JobError
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.kernels.backends import choose_backend
 from kvcanary.lab import campaign_pool
-from kvcanary.lab.campaign import CampaignPlan, CampaignRun, RunKey, run_campaign
+from kvcanary.lab.campaign import CONFIGS, CampaignPlan, CampaignRun, RunKey, run_campaign
 from kvcanary.lab.campaign_pool import processes_for, run_in_processes
 
 PLAN = CampaignPlan(
-    faults=(("payload_bytes", "bit_flip"), ("slot_alias", "wrong_cell")), configs={"chain": CanaryConfig()}, seeds=tuple(range(5))
+    faults=(("payload_bytes", "bit_flip"), ("slot_alias", "wrong_cell")),
+    configs={"chain": CanaryConfig(), "partial": CONFIGS["partial"]},
+    seeds=(0, 1, 2),
 )
 
 
@@ -41,12 +43,14 @@ def slow(marks: str) -> Callable[[RunKey], CampaignRun]:
     return run
 
 
-def test_the_same_runs_come_in_the_same_order() -> None:
-    backend = choose_backend("auto", "cpu")[0]
-    alone, beside = ([replace(run, canary_s=0.0) for run in run_campaign(PLAN, backend, processes=count)] for count in (1, 2))
-    assert alone == beside
-    assert [run.key for run in alone] == PLAN.run_keys()
-    assert list(run_campaign(PLAN, backend, PLAN.run_keys(), processes=2)) == []
+def test_the_same_runs_come_in_order_behind_the_first_of_each_configuration() -> None:
+    name, keys = choose_backend("auto", "cpu")[0].name, PLAN.run_keys()
+    alone, beside = ([replace(run, canary_s=0.0) for run in run_campaign(PLAN, name, processes=count)] for count in (1, 2))
+    assert [run.key for run in alone] == keys
+    firsts = [keys[3], keys[0]]
+    assert [run.key for run in beside] == [*firsts, *(key for key in keys if key not in firsts)]
+    assert sorted(beside, key=lambda run: keys.index(run.key)) == alone
+    assert list(run_campaign(PLAN, name, keys, processes=2)) == []
 
 
 def test_a_campaign_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_decode_times_plan_stamp_and_verify_beside_their_bounds() -> None:
     assert point.verify.bytes_moved == 240 * (32 + 32)
     assert point.stamp_bound is not None
     assert point.verify_bound is not None
-    assert point.stamp.repeats == 3
+    assert point.stamp.repeats >= 3
     assert (point.head_stamp, point.head_verify) == (None, None)
 
 

@@ -81,6 +81,18 @@ def test_lists_counts_and_choices_know_it_for_its_owner_alone(open_store: OpenSt
     assert (bob.count(deleted=True), ada.count(deleted=True)) == (0, 1)
 
 
+def test_trouble_with_a_private_run_and_its_size_are_told_to_nobody_else(open_store: OpenStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    store = open_store(shared_url=str(tmp_path / "file" / "runs"))
+    kept = store.save_plan({}, verdict=Verdict.PASS, sentence="Starts.", document={}, owner=OWNER)
+    bob = store.seen_by(BOB)
+    assert any(kept in problem for problem in store.damaged())
+    assert (bob.damaged(), bob.disk_use().by_kind) == ([], {})
+    assert store.disk_use().by_kind.keys() == store.seen_by(ADA).disk_use().by_kind.keys() == {"plan"}
+    with pytest.raises(StoreError, match=f"no run '{kept}'"):
+        bob.row(kept)
+
+
 def test_what_is_kept_begins_private_and_what_ran_does_not(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store()
     kept = store.save_plan({}, verdict=Verdict.PASS, sentence="Starts.", document={}, owner=OWNER)

@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcanary.errors import ConfigError, JobError, StoreError
+from kvcanary.lab.campaign_job import CampaignSpec
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec
 from kvcanary.ui import access, services
@@ -191,6 +192,34 @@ def test_what_somebody_keeps_is_theirs_until_they_share_it(home: Path, monkeypat
     monkeypatch.setattr(access, "user", lambda: replace(bob, admin=True))
     services.delete(kept)
     services.restore(kept)
+
+
+def test_what_goes_on_with_a_private_campaign_is_private_and_others_cannot(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, bob = User("iss#1", "ada", True, False), User("iss#2", "bob", True, False)
+    run = store_run(home, 1, kind="campaign", owner=ada.owner)
+    services.runs().set_private(run, True)
+    monkeypatch.setattr(JobManager, "start", lambda _manager, _spec, owner: store_run(home, 2, kind="campaign", owner=owner))
+    spec = CampaignSpec(continues=run)
+    monkeypatch.setattr(access, "user", lambda: bob)
+    with pytest.raises(StoreError, match="no run"):
+        services.start(spec)
+    monkeypatch.setattr(access, "user", lambda: ada)
+    more = services.start(spec)
+    monkeypatch.setattr(access, "user", lambda: bob)
+    assert services.runs().list() == []
+    with pytest.raises(StoreError, match="no run"):
+        services.slots(more)
+
+
+def test_the_toggle_shows_what_is_stored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada = User("iss#1", "ada", True, False)
+    run = store_run(home, 1, owner=ada.owner)
+    monkeypatch.setattr(access, "user", lambda: ada)
+    services.set_private(run, True)
+    app = runs_page(run=run)
+    assert app.toggle(key=f"runs.private.{run}").value
+    services.set_private(run, False)
+    assert not app.run().toggle(key=f"runs.private.{run}").value
 
 
 @pytest.mark.parametrize("page", ["benchmark", "fault_lab"])
