@@ -196,13 +196,14 @@ class NumbaBackend:
             kept = columns[2] >= 0
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             columns = tuple(column[kept] for column in columns)
-        by_request = self._split_by(offsets)
-        fold_apart = sources.shape[0] > 0 and len(by_request) < self.threads
-        beside = sources[:0] if fold_apart else sources
-        self._run(lambda a, b: stamp_op.stamp_lanes(buffer, stride, offsets, seeds, *columns, beside, a, b), by_request)
-        if fold_apart:
-            by_token = self._split(int(offsets[0]), int(offsets[-1]), _work_per_entry(sources))
-            self._run(lambda a, b: stamp_op.stamp_real_hashes(buffer, stride, columns[2], sources, a, b), by_token)
+        real, hashed = np.zeros(1, dtype=np.uint64), sources.shape[0] > 0
+        if hashed:
+            first, last = int(offsets[0]), int(offsets[-1])
+            real = np.empty(last - first, dtype=np.uint64)
+            by_token = self._split(first, last, _work_per_entry(sources))
+            self._run(lambda a, b: stamp_op.fold_tokens(sources, columns[2], first, a, b, real), by_token)
+        chains = buffer, stride, offsets, seeds, *columns, real, hashed
+        self._run(lambda a, b: stamp_op.stamp_chains(*chains, a, b), self._split_by(offsets))
 
     def _split(self, first: int, last: int, work_per_item: float) -> list[tuple[int, int]]:
         """Even ranges of [first, last), each with enough work for a thread; none when there is nothing to do."""

@@ -1,18 +1,21 @@
-"""What only the numba backend has: threads, chunks, lanes, and a process that forks."""
+"""What only the numba backend has: threads, chunks, chains side by side, tiles of rows, and a process that forks."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
 
 from kvcanary import layout
 from kvcanary.kernels.numba_cpu import NumbaBackend
+from kvcanary.kernels.numba_ops import hashing, wide
 from kvcanary.kernels.numba_ops import stamp as stamp_op
 from kvcanary.kernels.numba_ops import verify as verify_op
 from kvcanary.kernels.torch_any import TorchBackend
@@ -23,7 +26,7 @@ from tests.kernels.scenes import StampScene, VerifyScene, clone, tensors_of
 ROOT = Path(__file__).resolve().parents[2]
 
 LENGTHS = [0, 1, 200, 3, 77, 16, 17, 15, 0, 150, 31, 32, 33, 1, 1, 90, 64, 48, 5, 128]
-"""Requests of a batch: more than there are lanes, shorter and longer than one turn of a lane, some of them empty."""
+"""Requests of a batch: more than there are chains side by side, of very different lengths, some of them empty."""
 
 
 def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, seed=0):
@@ -168,8 +171,8 @@ def test_asserts_of_a_large_launch_report_in_order():
 
 def test_one_long_request_folds_its_real_kv_on_every_thread(monkeypatch):
     calls = []
-    fold = stamp_op.stamp_real_hashes
-    monkeypatch.setattr(stamp_op, "stamp_real_hashes", lambda *arguments: calls.append(arguments[-2:]) or fold(*arguments))
+    fold = stamp_op.fold_tokens
+    monkeypatch.setattr(stamp_op, "fold_tokens", lambda *arguments: calls.append(arguments[3:5]) or fold(*arguments))
     whole = scene(mode=RealKvHashMode.ALL)
     total = len(whole.inputs.slots)
     plan = WritePlan(
@@ -182,6 +185,44 @@ def test_one_long_request_folds_its_real_kv_on_every_thread(monkeypatch):
     assert_same(actual, expected)
     assert len(calls) > 1
     assert sum(last - first for first, last in calls) == total
+
+
+@pytest.mark.parametrize("wide_vectors", [True, False])
+@pytest.mark.parametrize("count", [1, 7, 8, 9, wide.ROWS // 2 - 1, wide.ROWS // 2, wide.ROWS, wide.ROWS + 1, 3 * wide.ROWS - 5])
+@pytest.mark.parametrize("page_size", [1, 4, 3])
+def test_rows_of_any_length_fold_as_the_reference_says(wide_vectors, count, page_size):
+    """One to three sources with rows of 16 bytes to a few cache lines, whole and not, in tiles and in lanes."""
+    rng = np.random.default_rng(count)
+    num_slots, first = 3 * wide.ROWS + 8, 5
+    slots = rng.integers(0, num_slots, count + first)
+    fold = folds(wide_vectors)
+    for words in ((2,), (8,), (6, 18), (64, 4, 10)):
+        sources, table = [], []
+        for num_words in words:
+            kv = rng.integers(0, 256, (-(-num_slots // page_size), page_size * 8 * num_words + 32), dtype=np.uint8)
+            sources.append(kv)
+            shift = page_size.bit_length() - 1 if page_size != 3 else -1
+            table.append((kv.ctypes.data, kv.shape[1], page_size, shift, 8 * num_words, num_words))
+        hashes = np.full(count + 4, 9, np.uint64)
+        fold(np.array(table), slots, first, count, hashing.fold_scratch(), hashes, 2)
+        for index, slot in enumerate(slots[first:].tolist()):
+            row, at = divmod(slot, page_size)
+            rows = [kv[row, at * 8 * num_words :][: 8 * num_words].tobytes() for kv, num_words in zip(sources, words, strict=True)]
+            assert int(hashes[2 + index]) == layout.combine_sources(map(layout.fold_bytes, rows)), (words, index)
+        assert hashes[:2].tolist() == hashes[2 + count :].tolist() == [9, 9]
+
+
+@cache
+def folds(wide_vectors):
+    """real_kv_hashes as it is compiled for a CPU with wide vectors, or for one without; the first is right on any CPU, only slow there."""
+    if wide_vectors == wide.AVAILABLE:
+        return hashing.real_kv_hashes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wide, "AVAILABLE", wide_vectors)
+        compiled = numba.njit(hashing.real_kv_hashes.py_func)
+        table, empty = np.zeros((0, len(hashing.SOURCE_FIELDS)), np.int64), np.zeros(0, np.int64)
+        compiled(table, empty, 0, 0, hashing.fold_scratch(), np.zeros(0, np.uint64), 0)
+    return compiled
 
 
 def test_a_small_launch_starts_no_thread(monkeypatch):
@@ -229,8 +270,9 @@ def test_a_forked_child_has_threads_of_its_own():
     assert parent == child
 
 
+@pytest.mark.parametrize("ascending", [False, True])
 @pytest.mark.parametrize("spread", [8, 1 << 40])
-def test_slots_that_meet_are_found_in_narrow_and_in_wide_pools(spread):
+def test_slots_that_meet_are_found_in_narrow_and_in_wide_pools(spread, ascending):
     """Against sets; a spread of 2^40 is wider than any bit map would be."""
     random = np.random.default_rng(7)
     met = 0
@@ -238,6 +280,8 @@ def test_slots_that_meet_are_found_in_narrow_and_in_wide_pools(spread):
         lengths = random.integers(0, 4, size=random.integers(1, 5))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         slots = random.integers(-1, 3 * len(lengths) + 4, size=offsets[-1]) * (spread // 8)
+        if ascending:
+            slots.sort()
         seeds = random.integers(-1, 3 * len(lengths) + 4, size=len(lengths)) * (spread // 8)
         written = [int(slot) for slot in slots if slot >= 0]
         writing = {int(seed) for seed, length in zip(seeds, lengths, strict=True) if length and seed >= 0}

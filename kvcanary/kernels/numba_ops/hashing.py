@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvcanary import layout
-from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch
+from kvcanary.kernels.numba_ops import wide
+from kvcanary.kernels.numba_ops.memory import compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
 
 TOKEN, POSITION, PREV_HASH, REAL_HASH = (8 * field for field in range(len(layout.SLOT_FIELDS)))
 """Byte offsets of the fields of a canary slot."""
@@ -19,8 +20,15 @@ _ADDRESS, _ROW_STRIDE, _PAGE_SIZE, _PAGE_SHIFT, _TOKEN_BYTES, _NUM_WORDS = range
 LOW_32_BITS = np.int64(0xFFFFFFFF)
 """Masks a slot or a stride: both fit, since req_to_token holds int32 slots and rows are narrower than 4 GiB."""
 
+CACHE_LINE = 64
+"""Bytes that a CPU loads at once."""
+
 FOLD_LANES = 8
-"""Rows folded side by side; enough to hide the latency of two multiplications."""
+"""Rows folded side by side where there is no tile of them; enough to hide the latency of two multiplications."""
+
+_ROWS_AT, _FOLDED, _COMBINED, _TILE = (8 * wide.ROWS * part for part in range(4))
+_SCRATCH_BYTES = _TILE + 8 * wide.ROWS * wide.WORDS
+"""Where the parts of fold_scratch begin: the addresses of the rows, two sums of each, and the words of a tile."""
 
 _M1, _M2 = np.uint64(layout.MIX_MULTIPLIER_1), np.uint64(layout.MIX_MULTIPLIER_2)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = (np.uint64(bits) for bits in layout.MIX_SHIFTS)
@@ -60,11 +68,15 @@ def row_address(source, slot):
 
 @compiled
 def prefetch_rows(sources, slots, begin, end):
-    """Start loading the first bytes of slots[begin:end] in every source whose pages are a power of two."""
+    """Start loading the first bytes of slots[begin:end] in every source whose pages are a power of two.
+
+    The hardware foresees rows that lie side by side, but no longer when each is on a cache line of its own.
+    """
+    scattered = is_scattered(slots, begin, end)
     for source in range(sources.shape[0]):
         address, row_stride, token_bytes = sources[source, _ADDRESS], sources[source, _ROW_STRIDE], sources[source, _TOKEN_BYTES]
         shift, mask = sources[source, _PAGE_SHIFT], sources[source, _PAGE_SIZE] - 1
-        if shift >= 0:
+        if shift >= 0 and (scattered or token_bytes > CACHE_LINE):
             for index in range(_U64(begin), _U64(end)):
                 prefetch(address + (slots[index] >> shift) * row_stride + (slots[index] & mask) * token_bytes)
 
@@ -109,31 +121,78 @@ def real_kv_hash(sources, slot):
 
 
 @compiled
-def real_kv_hashes(sources, slots, first, count, addresses, folded, combined):
-    """real_kv_hash of slots[first : first + count] into combined.
-
-    addresses int64 and folded uint64 are scratch of at least count rounded up to FOLD_LANES.
-    """
-    for index in range(_U64(count)):
-        combined[index] = _U64(0)
-    for source in range(sources.shape[0]):
-        for index in range(_U64(count)):
-            addresses[index] = row_address(sources[source], slots[_U64(first) + index])
-        _fold_rows(addresses, count, sources[source, _NUM_WORDS], folded)
-        for index in range(_U64(count)):
-            combined[index] = splitmix64(combined[index] ^ folded[index])
+def fold_scratch():
+    """Room for one call of real_kv_hashes at a time; a single array, since each one that is passed on costs two atomic counts."""
+    return np.zeros(_SCRATCH_BYTES // 8 + CACHE_LINE, np.uint64)
 
 
 @compiled
-def _fold_rows(addresses, count, num_words, folded):
-    """Fold num_words words at each address; rows past count up to a whole group of lanes repeat the last one."""
-    padded = -(-count // FOLD_LANES) * FOLD_LANES
-    for index in range(count, padded):
-        addresses[index] = addresses[count - 1]
-    for group in range(0, padded, FOLD_LANES):
-        for lane in range(_U64(FOLD_LANES)):
-            folded[_U64(group) + lane] = _U64(0)
-        for word in range(num_words):
-            for lane in range(_U64(FOLD_LANES)):
-                row = _U64(group) + lane
-                folded[row] = splitmix64(folded[row] ^ load(addresses[row] + 8 * word))
+def real_kv_hashes(sources, slots, first, count, scratch, hashes, into):
+    """real_kv_hash of slots[first : first + count] into hashes[into:], uint64; scratch: see fold_scratch."""
+    # A vector that straddles two cache lines takes twice as long; numba aligns arrays to half a line.
+    room = (np.int64(scratch.ctypes.data) + CACHE_LINE - 1) & -CACHE_LINE
+    for begin in range(0, count, wide.ROWS):
+        rows = min(wide.ROWS, count - begin)
+        in_tile = wide.AVAILABLE and rows >= wide.ROWS // 2
+        # Rows past the last, up to a whole tile or a whole group of lanes, repeat it.
+        padded = wide.ROWS if in_tile else -(-rows // FOLD_LANES) * FOLD_LANES
+        _clear(room + _COMBINED)
+        for source in range(sources.shape[0]):
+            _row_addresses(sources, source, slots, first + begin, rows, room + _ROWS_AT)
+            for row in range(rows, padded):
+                store(room + _ROWS_AT + 8 * row, load(room + _ROWS_AT + 8 * (rows - 1)))
+            _clear(room + _FOLDED)
+            if in_tile:
+                _fold_in_tile(room, sources[source, _NUM_WORDS])
+            else:
+                _fold_in_lanes(room, padded, sources[source, _NUM_WORDS])
+        for row in range(rows):
+            hashes[_U64(into + begin + row)] = load(room + _COMBINED + 8 * row)
+
+
+@compiled
+def _clear(words):
+    for row in range(wide.ROWS):
+        store(words + 8 * row, _U64(0))
+
+
+@compiled
+def _row_addresses(sources, source, slots, first, count, into):
+    """row_address of slots[first : first + count]; what describes the source is read before the loop, not again after each store."""
+    address, row_stride, page_size = sources[source, _ADDRESS], sources[source, _ROW_STRIDE], sources[source, _PAGE_SIZE]
+    shift, token_bytes = sources[source, _PAGE_SHIFT], sources[source, _TOKEN_BYTES]
+    for index in range(count):
+        slot = slots[_U64(first + index)]
+        row = slot >> shift if shift >= 0 else slot // page_size
+        store(into + 8 * index, _U64(address + row * row_stride + (slot - row * page_size) * token_bytes))
+
+
+@compiled
+def _fold_in_lanes(room, padded, num_words):
+    """Fold num_words words at each address into the sums at _FOLDED, which are 0, and those into the sums at _COMBINED."""
+    for group in range(room, room + 8 * padded, 8 * FOLD_LANES):
+        for word in range(0, 8 * num_words, 8):
+            for row in range(group, group + 8 * FOLD_LANES, 8):
+                value = load(np.int64(load(row + _ROWS_AT)) + word)
+                store(row + _FOLDED, splitmix64(load(row + _FOLDED) ^ value))
+        for row in range(group, group + 8 * FOLD_LANES, 8):
+            store(row + _COMBINED, splitmix64(load(row + _COMBINED) ^ load(row + _FOLDED)))
+
+
+@compiled
+def _fold_in_tile(room, num_words):
+    """The same for exactly one tile of rows. Rows are whole multiples of 16 bytes, see layout.REAL_KV_ALIGNMENT."""
+    prefer_wide_vectors()
+    for first in range(0, num_words, wide.WORDS):
+        words = min(wide.WORDS, num_words - first)
+        for row in range(room, room + 8 * wide.ROWS, 8 * wide.WORDS):
+            if words == wide.WORDS:
+                # So many rows at once are too many for the hardware to foresee the next line of each.
+                for address in range(row, row + 8 * wide.WORDS, 8):
+                    prefetch(np.int64(load(address + _ROWS_AT)) + 8 * (first + wide.WORDS))
+                wide.load_line(row + _ROWS_AT, 8 * first, row + _TILE)
+            else:
+                for pair in range(0, words, 2):
+                    wide.load_pair(row + _ROWS_AT, 8 * (first + pair), row + _TILE + 8 * wide.ROWS * pair)
+        wide.fold_tile(room + _TILE, words, room + _FOLDED)
+    wide.fold_tile(room + _FOLDED, 1, room + _COMBINED)

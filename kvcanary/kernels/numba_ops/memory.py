@@ -73,3 +73,9 @@ prefer_wide_vectors: Any = intrinsic(_emit_prefer_wide_vectors)
 
 LLVM stops at 256 bits by default; hashing is nothing but 64-bit multiplications, which a CPU with 512-bit vectors does twice as fast there.
 """
+
+
+@compiled
+def is_scattered(slots, begin, end):
+    """Whether the slots of entries [begin, end) are not consecutive at first sight; the hardware foresees those that are."""
+    return end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin

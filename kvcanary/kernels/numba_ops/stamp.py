@@ -1,8 +1,7 @@
 """The stamp op, compiled: an exact serial walk, and a fast one for launches in which order cannot matter.
 
-Only the chain hash is serial, and only within a request. The fast walk advances LANES requests side by side, so that the latency of
-one hash is filled with the others. The real-KV hashes are folded beside it, or, when there are too few requests to keep every thread
-busy, in a second pass that is parallel over tokens.
+Only the chain hash is serial, and only within a request. The fast one advances CHAINS requests side by side, so that the latency of one
+hash is filled with the others. The real-KV hashes come before it, in a pass that is parallel over tokens.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from kvcanary.kernels.numba_ops.hashing import (
     PREV_HASH,
     REAL_HASH,
     TOKEN,
-    fold_two_words,
-    folds_two_words,
+    fold_scratch,
     hash_after,
     mix3,
     prefetch_rows,
     real_kv_hash,
     real_kv_hashes,
-    two_word_source,
 )
 from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch_for_write, store
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
-LANES = 8
-STEPS = 16
-"""Requests side by side, and tokens of each that are hashed before they are stored."""
+CHAINS = 4
+"""Requests side by side: their serial hashes then fill each other's latency, and all of their state still fits the registers."""
 
-BLOCK = 64
+AHEAD = 16
+"""How many tokens ahead of a store its record is asked for."""
+
+BLOCK = 128
 """Tokens whose real-KV hashes are computed together."""
 
 _BITS_PER_TOKEN = 512
@@ -40,7 +39,6 @@ _BITS_PER_TOKEN = 512
 
 _BAD_TOKEN, _BAD_POSITION = int(FailReason.WRITE_TOKEN), int(FailReason.WRITE_POSITION)
 _PADDING = layout.PADDING_SLOT
-_NO_SOURCE = (np.int64(0),) * 2
 _U64 = np.uint64
 
 
@@ -91,6 +89,8 @@ def count_jumps(buffer, stride, offsets, seeds, positions, slots, first, last):
 def slots_meet(slots, offsets, seeds):
     """Whether a slot is written twice in this launch, or is written and the seed of a request that writes: then order shows."""
     begin, end = offsets[0], offsets[-1]
+    if _ascend(slots[begin:end]):
+        return _seed_among(slots[begin:end], offsets, seeds)
     written = np.empty(end - begin, np.int64)
     count = 0
     for index in range(begin, end):
@@ -104,7 +104,8 @@ def slots_meet(slots, offsets, seeds):
     for slot in written:
         low, high = min(low, slot), max(high, slot)
     if high - low > _BITS_PER_TOKEN * count:
-        return _sorted_meet(np.sort(written), offsets, seeds)
+        written = np.sort(written)
+        return not _ascend(written) or _seed_among(written, offsets, seeds)
     seen = np.zeros(((high - low) >> 6) + 1, np.uint64)
     for slot in written:
         word, bit = (slot - low) >> 6, _U64(1) << _U64((slot - low) & 63)
@@ -121,10 +122,17 @@ def slots_meet(slots, offsets, seeds):
 
 
 @compiled
-def _sorted_meet(written, offsets, seeds):
-    for index in range(1, written.shape[0]):
-        if written[index] == written[index - 1]:
-            return True
+def _ascend(slots):
+    """Whether every slot is larger than the one before it, as a fresh pool hands them out."""
+    falls = _U64(0)
+    for index in range(_U64(1), _U64(slots.shape[0])):
+        falls += _U64(slots[index] <= slots[index - _U64(1)])
+    return falls == 0
+
+
+@compiled
+def _seed_among(written, offsets, seeds):
+    """Whether the seed of a request that writes is among ascending slots."""
     for request in range(seeds.shape[0]):
         if seeds[request] >= 0 and offsets[request + 1] > offsets[request]:
             place = np.searchsorted(written, seeds[request])
@@ -176,98 +184,101 @@ def stamp_in_order(
 
 
 @compiled
-def stamp_lanes(buffer, stride, offsets, seeds, tokens, positions, slots, sources, first, last):
-    """Stamp requests [first, last), LANES of them at a time; sources may be empty, for real hashes that are 0 or come later."""
-    two_words = folds_two_words(sources)
-    source = two_word_source(sources) if two_words else _NO_SOURCE
-    real, folded = np.zeros(STEPS, np.uint64), np.zeros(STEPS, np.uint64)
-    addresses = np.zeros(STEPS, np.int64)
-    current, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
-    # One flat array with constant places, so that the compiler can tell the parts apart: tokens, positions, then the hashes of
-    # each step and of the step after the last, each with one value per lane.
-    scratch = np.zeros((3 * STEPS + 1) * LANES, np.uint64)
-    live, waiting = 0, first
-    while True:
-        live, waiting = _refill(buffer, stride, offsets, seeds, current, end, scratch, live, waiting, last)
-        if live == 0:
-            return
-        steps = np.int64(STEPS)
-        for lane in range(live):
-            steps = min(steps, end[lane] - current[lane])
-        for lane in range(_U64(live)):
-            _load_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch)
-            prefetch_rows(sources, slots, current[lane], current[lane] + steps)
-        _advance(scratch, _U64(steps))
-        for lane in range(_U64(live)):
-            if two_words:
-                for step in range(_U64(steps)):
-                    real[step] = fold_two_words(source, slots[_U64(current[lane]) + step])
-            elif sources.shape[0]:
-                real_kv_hashes(sources, slots, current[lane], steps, addresses, folded, real)
-            _store_lane(buffer, stride, tokens, positions, slots, _U64(current[lane]), lane, _U64(steps), scratch, real)
-            current[lane] += steps
-
-
-_POSITIONS_AT, _HASHES_AT = _U64(STEPS * LANES), _U64(2 * STEPS * LANES)
-_WIDTH = _U64(LANES)
+def fold_tokens(sources, slots, base, first, last, real):
+    """real_kv_hash of the tokens [first, last) into real, uint64, whose first element belongs to token `base`."""
+    scratch = fold_scratch()
+    prefetch_rows(sources, slots, first, min(first + BLOCK, last))
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        prefetch_rows(sources, slots, end, min(end + BLOCK, last))
+        real_kv_hashes(sources, slots, begin, end - begin, scratch, real, begin - base)
 
 
 @compiled
-def _refill(buffer, stride, offsets, seeds, current, end, scratch, live, waiting, last):
-    """Drop lanes whose request is done and start waiting requests in their place."""
-    lane = 0
-    while lane < live:
-        if current[lane] < end[lane]:
-            lane += 1
+def stamp_chains(buffer, stride, offsets, seeds, tokens, positions, slots, real, per_token, first, last):
+    """Stamp requests [first, last), CHAINS of them at a time.
+
+    real: what fold_tokens found for the tokens from offsets[0], with per_token 1; or a single 0 for all of them, with per_token 0.
+    """
+    current, end, hashes = np.zeros(CHAINS, np.int64), np.zeros(CHAINS, np.int64), np.zeros(CHAINS, np.uint64)
+    reals = np.int64(real.ctypes.data) - 8 * per_token * offsets[0], 8 * np.int64(per_token)
+    live, waiting = 0, first
+    while True:
+        live, waiting = _refill(buffer, stride, offsets, seeds, current, end, hashes, live, waiting, last)
+        if live == 0:
+            return
+        steps = end[0] - current[0]
+        for chain in range(1, live):
+            steps = min(steps, end[chain] - current[chain])
+        if live == 1:
+            _one_chain(buffer, stride, tokens, positions, slots, current, hashes, reals, steps)
+        elif live == 2:
+            _two_chains(buffer, stride, tokens, positions, slots, current, hashes, reals, steps)
+        else:
+            _four_chains(buffer, stride, tokens, positions, slots, current, hashes, reals, steps, live - 1)
+        for chain in range(live):
+            current[chain] += steps
+
+
+@compiled
+def _refill(buffer, stride, offsets, seeds, current, end, hashes, live, waiting, last):
+    """Drop chains whose request is done and start waiting requests in their place."""
+    chain = 0
+    while chain < live:
+        if current[chain] < end[chain]:
+            chain += 1
             continue
         live -= 1
-        current[lane], end[lane] = current[live], end[live]
-        scratch[_HASHES_AT + _U64(lane)] = scratch[_HASHES_AT + _U64(live)]
-    while live < LANES and waiting < last:
+        current[chain], end[chain], hashes[chain] = current[live], end[live], hashes[live]
+    while live < CHAINS and waiting < last:
         if offsets[waiting + 1] > offsets[waiting]:
             current[live], end[live] = offsets[waiting], offsets[waiting + 1]
-            scratch[_HASHES_AT + _U64(live)] = hash_after(buffer, stride, seeds[waiting])
+            hashes[live] = hash_after(buffer, stride, seeds[waiting])
             live += 1
         waiting += 1
     return live, waiting
 
 
 @compiled
-def _load_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch):
-    for step in range(steps):
-        scratch[step * _WIDTH + lane] = _U64(tokens[begin + step])
-        scratch[_POSITIONS_AT + step * _WIDTH + lane] = _U64(positions[begin + step])
-        prefetch_for_write(buffer + slots[begin + step] * stride)
+def _put(buffer, stride, tokens, positions, slots, reals, index, running):
+    """Store the record of one token and return the hash that the next one stores."""
+    token, position = _U64(tokens[index]), _U64(positions[index])
+    ahead = min(index + _U64(AHEAD), _U64(slots.shape[0] - 1))
+    prefetch_for_write(buffer + slots[ahead] * stride)
+    record = buffer + slots[index] * stride
+    store(record + TOKEN, token)
+    store(record + POSITION, position)
+    store(record + PREV_HASH, running)
+    store(record + REAL_HASH, load(reals[0] + np.int64(index) * reals[1]))
+    return mix3(running, token, position)
 
 
 @compiled
-def _advance(scratch, steps):
-    """One chain step of all lanes after the other; the hash after step s stands in row s + 1."""
-    for step in range(steps):
-        row = step * _WIDTH
-        for lane in range(_WIDTH):
-            at = row + lane
-            scratch[_HASHES_AT + _WIDTH + at] = mix3(scratch[_HASHES_AT + at], scratch[at], scratch[_POSITIONS_AT + at])
+def _one_chain(buffer, stride, tokens, positions, slots, current, hashes, reals, steps):
+    begin, running = _U64(current[0]), hashes[0]
+    for step in range(_U64(steps)):
+        running = _put(buffer, stride, tokens, positions, slots, reals, begin + step, running)
+    hashes[0] = running
 
 
 @compiled
-def _store_lane(buffer, stride, tokens, positions, slots, begin, lane, steps, scratch, real):
-    for step in range(steps):
-        record = buffer + slots[begin + step] * stride
-        store(record + TOKEN, _U64(tokens[begin + step]))
-        store(record + POSITION, _U64(positions[begin + step]))
-        store(record + PREV_HASH, scratch[_HASHES_AT + step * _WIDTH + lane])
-        store(record + REAL_HASH, real[step])
-    scratch[_HASHES_AT + lane] = scratch[_HASHES_AT + steps * _WIDTH + lane]
+def _two_chains(buffer, stride, tokens, positions, slots, current, hashes, reals, steps):
+    begin_0, begin_1 = _U64(current[0]), _U64(current[1])
+    hash_0, hash_1 = hashes[0], hashes[1]
+    for step in range(_U64(steps)):
+        hash_0 = _put(buffer, stride, tokens, positions, slots, reals, begin_0 + step, hash_0)
+        hash_1 = _put(buffer, stride, tokens, positions, slots, reals, begin_1 + step, hash_1)
+    hashes[0], hashes[1] = hash_0, hash_1
 
 
 @compiled
-def stamp_real_hashes(buffer, stride, slots, sources, first, last):
-    """Store the real-KV hashes of tokens [first, last); they depend on the slot alone, so any order gives the same bytes."""
-    real, folded = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK, np.uint64)
-    addresses = np.zeros(BLOCK, np.int64)
-    for begin in range(first, last, BLOCK):
-        count = min(BLOCK, last - begin)
-        real_kv_hashes(sources, slots, begin, count, addresses, folded, real)
-        for index in range(_U64(count)):
-            store(buffer + slots[_U64(begin) + index] * stride + REAL_HASH, real[index])
+def _four_chains(buffer, stride, tokens, positions, slots, current, hashes, reals, steps, fourth):
+    """Chains 0, 1, 2 and `fourth`, which may be 2 again: the same bytes at the same places cost less than a loop for three."""
+    begin_0, begin_1, begin_2, begin_3 = _U64(current[0]), _U64(current[1]), _U64(current[2]), _U64(current[fourth])
+    hash_0, hash_1, hash_2, hash_3 = hashes[0], hashes[1], hashes[2], hashes[fourth]
+    for step in range(_U64(steps)):
+        hash_0 = _put(buffer, stride, tokens, positions, slots, reals, begin_0 + step, hash_0)
+        hash_1 = _put(buffer, stride, tokens, positions, slots, reals, begin_1 + step, hash_1)
+        hash_2 = _put(buffer, stride, tokens, positions, slots, reals, begin_2 + step, hash_2)
+        hash_3 = _put(buffer, stride, tokens, positions, slots, reals, begin_3 + step, hash_3)
+    hashes[0], hashes[1], hashes[2], hashes[fourth] = hash_0, hash_1, hash_2, hash_3

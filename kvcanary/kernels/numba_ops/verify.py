@@ -17,6 +17,7 @@ from kvcanary.kernels.numba_ops.hashing import (
     PREV_HASH,
     REAL_HASH,
     TOKEN,
+    fold_scratch,
     fold_two_words,
     hash_after,
     mix3,
@@ -25,7 +26,7 @@ from kvcanary.kernels.numba_ops.hashing import (
     real_kv_hashes,
     two_word_source,
 )
-from kvcanary.kernels.numba_ops.memory import compiled, inlined, load, prefer_wide_vectors, prefetch
+from kvcanary.kernels.numba_ops.memory import compiled, inlined, is_scattered, load, prefer_wide_vectors, prefetch
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
@@ -67,8 +68,7 @@ def count_folded(buffer, stride, num_slots, slots, tokens, positions, prevs, che
 def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tokens, sources, real_kv, first, last):
     prefer_wide_vectors()
     real = np.zeros(BLOCK, np.uint64)
-    folded = np.zeros(BLOCK, np.uint64)
-    addresses = np.zeros(BLOCK, np.int64)
+    scratch = fold_scratch()
     source = two_word_source(sources) if real_kv == _TWO_WORDS else _NO_SOURCE
     wrong, padding, unlinked = _U64(0), _U64(0), _U64(0)
     prefetch_records(buffer, stride, slots, first, min(first + AHEAD, last))
@@ -76,7 +76,7 @@ def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tok
         end = min(begin + BLOCK, last)
         prefetch_records(buffer, stride, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
         if real_kv != _NO_KV:
-            _prefetch_rows(sources, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
+            prefetch_rows(sources, slots, min(begin + AHEAD, last), min(end + AHEAD, last))
         outside, at_padding, without_link = _scan_block(num_slots, slots, prevs, begin, end)
         if outside:
             return np.int64(-1), np.int64(0), np.int64(0)
@@ -86,17 +86,11 @@ def _count(buffer, stride, num_slots, slots, tokens, positions, prevs, check_tok
             wrong |= _check_special_block(buffer, stride, slots, positions, prevs, sources, begin, end)
         else:
             if real_kv == _ANY_KV:
-                real_kv_hashes(sources, slots, begin, end - begin, addresses, folded, real)
+                real_kv_hashes(sources, slots, begin, end - begin, scratch, real, 0)
             wrong |= _check_block(buffer, stride, slots, positions, prevs, source, real, real_kv, begin, end)
         if check_tokens:
             wrong |= _check_tokens(buffer, stride, slots, tokens, begin, end)
     return np.int64(wrong != 0), np.int64(padding), np.int64(unlinked)
-
-
-@compiled
-def is_scattered(slots, begin, end):
-    """Whether the slots of entries [begin, end) are not consecutive at first sight; the hardware foresees those that are."""
-    return end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin
 
 
 @compiled
@@ -105,12 +99,6 @@ def prefetch_records(buffer, stride, slots, begin, end):
     if is_scattered(slots, begin, end):
         for index in range(_U64(begin), _U64(end)):
             prefetch(buffer + slots[index] * stride)
-
-
-@compiled
-def _prefetch_rows(sources, slots, begin, end):
-    if is_scattered(slots, begin, end):
-        prefetch_rows(sources, slots, begin, end)
 
 
 @compiled
