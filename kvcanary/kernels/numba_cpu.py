@@ -210,6 +210,8 @@ class NumbaBackend:
         if last <= first:
             return []
         count = self._num_chunks((last - first) * work_per_item)
+        if count == 1:
+            return [(first, last)]
         bounds = [first + (last - first) * index // count for index in range(count + 1)]
         return list(pairwise(bounds))
 
@@ -219,6 +221,8 @@ class NumbaBackend:
         if total == 0:
             return []
         count = self._num_chunks(total)
+        if count == 1:
+            return [(0, offsets.shape[0] - 1)]
         targets = int(offsets[0]) + np.arange(1, count) * total // count
         bounds = [0, *np.searchsorted(offsets, targets).tolist(), offsets.shape[0] - 1]
         return [(first, last) for first, last in pairwise(bounds) if first < last]
@@ -228,6 +232,8 @@ class NumbaBackend:
 
     def _run(self, function: Callable[[int, int], Any], ranges: list[tuple[int, int]]) -> list[Any]:
         """Results of the function over the ranges, in order. This thread and its helpers take the next range whenever they are free."""
+        if len(ranges) < 2:
+            return [function(*bounds) for bounds in ranges]
         results: list[Any] = [None] * len(ranges)
         tickets = iter(range(len(ranges)))
 
@@ -306,7 +312,8 @@ def _counter(sources: Int64Array) -> Callable[..., tuple[int, int, int]]:
 
 
 def _work_per_entry(sources: Int64Array) -> float:
-    return 1.0 + float(sources[:, -1].sum()) / WORDS_PER_ENTRY_WORK
+    num_words: list[int] = sources[:, -1].tolist()
+    return 1.0 + sum(num_words) / WORDS_PER_ENTRY_WORK
 
 
 def _cover(coverage: Coverage | None, **counts: int) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from kvcanary.kernels.numba_ops.hashing import CHAIN_START, LOW_32_BITS, POSITION, PREV_HASH, REAL_HASH, TOKEN, mix3
-from kvcanary.kernels.numba_ops.memory import compiled, load, prefer_wide_vectors, prefetch, prefetch_for_write, store
-from kvcanary.kernels.numba_ops.verify import AHEAD, BLOCK, is_scattered, prefetch_records
+from kvcanary.kernels.numba_ops.hashing import CACHE_LINE, CHAIN_START, LOW_32_BITS, POSITION, PREV_HASH, REAL_HASH, TOKEN, mix3
+from kvcanary.kernels.numba_ops.memory import compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
+from kvcanary.kernels.numba_ops.verify import AHEAD, BLOCK, prefetch_records
 
 _Array = np.ndarray
 _U64 = np.uint64
-WORDS_PER_LINE = 8
 
 
 def _gather(
@@ -47,8 +46,6 @@ def _scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, w
     buffer, stride = np.int64(fields.ctypes.data), np.int64(fields.strides[0])
     for begin in range(start, stop, BLOCK):
         end = min(begin + BLOCK, stop)
-        for index in range(min(begin + AHEAD, stop), min(end + AHEAD, stop)):
-            prefetch_for_write(buffer + slots[index] * stride)
         if count:
             prefetch_words(words, count, slots, min(begin + AHEAD, stop), min(end + AHEAD, stop))
         for index in range(_U64(begin), _U64(end)):
@@ -63,10 +60,10 @@ def _scatter(fields: _Array, slots: _Array, tokens: _Array, positions: _Array, w
 
 
 def _prefetch_words(words: _Array, count: int, slots: _Array, begin: int, end: int) -> None:
-    """Ask for every line of the KV words of slots[begin:end], unless the slots follow each other."""
-    if is_scattered(slots, begin, end):
+    """Ask for every line of the KV words of slots[begin:end], unless they lie side by side."""
+    if is_scattered(slots, begin, end) or words.strides[0] - 8 * count > CACHE_LINE:
         for index in range(begin, end):
-            for word in range(0, count, WORDS_PER_LINE):
+            for word in range(0, count, CACHE_LINE // 8):
                 prefetch(np.int64(words.ctypes.data) + slots[index] * words.strides[0] + word * 8)
 
 

@@ -15,7 +15,7 @@ inlined: Any = njit(cache=True, nogil=True, boundscheck=False, inline="always")
 """For helpers whose arguments are constants at the call, so that the compiler sees the constants."""
 
 _I32, _U64_POINTER, _BYTE_POINTER = ir.IntType(32), ir.PointerType(ir.IntType(64)), ir.PointerType(ir.IntType(8))
-_KEEP_IN_ALL_CACHES, _DATA_CACHE = 3, 1
+_FOR_READING, _KEEP_IN_ALL_CACHES, _DATA_CACHE = 0, 3, 1
 
 
 def _emit_load(typing_context, address):
@@ -33,18 +33,15 @@ def _emit_store(typing_context, address, value):
     return types.void(types.int64, types.uint64), codegen
 
 
-def _emit_prefetch(for_write):
-    def emit(typing_context, address):
-        def codegen(context, builder, signature, arguments):
-            function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
-            function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE_POINTER], function_type)
-            hints = [ir.Constant(_I32, hint) for hint in (for_write, _KEEP_IN_ALL_CACHES, _DATA_CACHE)]
-            builder.call(function, [builder.inttoptr(arguments[0], _BYTE_POINTER), *hints])
-            return context.get_dummy_value()
+def _emit_prefetch(typing_context, address):
+    def codegen(context, builder, signature, arguments):
+        function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE_POINTER], function_type)
+        hints = [ir.Constant(_I32, hint) for hint in (_FOR_READING, _KEEP_IN_ALL_CACHES, _DATA_CACHE)]
+        builder.call(function, [builder.inttoptr(arguments[0], _BYTE_POINTER), *hints])
+        return context.get_dummy_value()
 
-        return types.void(types.int64), codegen
-
-    return emit
+    return types.void(types.int64), codegen
 
 
 def _emit_prefer_wide_vectors(typing_context):
@@ -62,11 +59,8 @@ load: Any = intrinsic(_emit_load)
 store: Any = intrinsic(_emit_store)
 """store(address: int64, value: uint64); same rule for the address."""
 
-prefetch: Any = intrinsic(_emit_prefetch(for_write=0))
+prefetch: Any = intrinsic(_emit_prefetch)
 """prefetch(address: int64): start loading a cache line; any address is allowed, a wrong one does nothing."""
-
-prefetch_for_write: Any = intrinsic(_emit_prefetch(for_write=1))
-"""prefetch_for_write(address: int64): start fetching a cache line that will be stored to."""
 
 prefer_wide_vectors: Any = intrinsic(_emit_prefer_wide_vectors)
 """prefer_wide_vectors(): let the loops of the function that calls it use the widest vectors of the CPU.

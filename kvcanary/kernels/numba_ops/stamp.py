@@ -21,15 +21,12 @@ from kvcanary.kernels.numba_ops.hashing import (
     real_kv_hash,
     real_kv_hashes,
 )
-from kvcanary.kernels.numba_ops.memory import compiled, load, prefetch_for_write, store
+from kvcanary.kernels.numba_ops.memory import compiled, load, store
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
 CHAINS = 4
 """Requests side by side: their serial hashes then fill each other's latency, and all of their state still fits the registers."""
-
-AHEAD = 16
-"""How many tokens ahead of a store its record is asked for."""
 
 BLOCK = 128
 """Tokens whose real-KV hashes are computed together."""
@@ -241,10 +238,8 @@ def _refill(buffer, stride, offsets, seeds, current, end, hashes, live, waiting,
 
 @compiled
 def _put(buffer, stride, tokens, positions, slots, reals, index, running):
-    """Store the record of one token and return the hash that the next one stores."""
+    """Store the record of one token and return the hash that the next one stores. A store waits for nothing, so none is prefetched."""
     token, position = _U64(tokens[index]), _U64(positions[index])
-    ahead = min(index + _U64(AHEAD), _U64(slots.shape[0] - 1))
-    prefetch_for_write(buffer + slots[ahead] * stride)
     record = buffer + slots[index] * stride
     store(record + TOKEN, token)
     store(record + POSITION, position)
