@@ -6,7 +6,7 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.kernels.numba_ops import wide
-from kvcanary.kernels.numba_ops.memory import compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
+from kvcanary.kernels.numba_ops.memory import CACHE_LINE, cache_lines, compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
 
 TOKEN, POSITION, PREV_HASH, REAL_HASH = (8 * field for field in range(len(layout.SLOT_FIELDS)))
 """Byte offsets of the fields of a canary slot."""
@@ -19,9 +19,6 @@ _ADDRESS, _ROW_STRIDE, _PAGE_SIZE, _PAGE_SHIFT, _TOKEN_BYTES, _NUM_WORDS = range
 
 LOW_32_BITS = np.int64(0xFFFFFFFF)
 """Masks a slot or a stride: both fit, since req_to_token holds int32 slots and rows are narrower than 4 GiB."""
-
-CACHE_LINE = 64
-"""Bytes that a CPU loads at once."""
 
 FOLD_LANES = 8
 """Rows folded side by side where there is no tile of them; enough to hide the latency of two multiplications."""
@@ -123,15 +120,15 @@ def real_kv_hash(sources, slot):
 @compiled
 def fold_scratch():
     """Room for one call of real_kv_hashes at a time; a single array, since each one that is passed on costs two atomic counts."""
-    return np.zeros(_SCRATCH_BYTES // 8 + CACHE_LINE, np.uint64)
+    return cache_lines(_SCRATCH_BYTES // 8)
 
 
 @compiled
 def real_kv_hashes(sources, slots, first, count, scratch, hashes, into):
     """real_kv_hash of slots[first : first + count] into hashes[into:], uint64; scratch: see fold_scratch."""
-    # A vector that straddles two cache lines takes twice as long; numba aligns arrays to half a line.
-    room = (np.int64(scratch.ctypes.data) + CACHE_LINE - 1) & -CACHE_LINE
-    for begin in range(0, count, wide.ROWS):
+    room = np.int64(scratch.ctypes.data)
+    done = _hash_pairs(sources, slots, first, count, hashes, into) if wide.AVAILABLE and folds_two_words(sources) else 0
+    for begin in range(done, count, wide.ROWS):
         rows = min(wide.ROWS, count - begin)
         in_tile = wide.AVAILABLE and rows >= wide.ROWS // 2
         # Rows past the last, up to a whole tile or a whole group of lanes, repeat it.
@@ -148,6 +145,18 @@ def real_kv_hashes(sources, slots, first, count, scratch, hashes, into):
                 _fold_in_lanes(room, padded, sources[source, _NUM_WORDS])
         for row in range(rows):
             hashes[_U64(into + begin + row)] = load(room + _COMBINED + 8 * row)
+
+
+@compiled
+def _hash_pairs(sources, slots, first, count, hashes, into):
+    """The same for as many whole tiles as there are, where folds_two_words holds. Returns how many slots that were."""
+    prefer_wide_vectors()
+    address, distance = two_word_source(sources)
+    slots_at, hashes_at = np.int64(slots.ctypes.data) + 8 * first, np.int64(hashes.ctypes.data) + 8 * into
+    whole = count - count % wide.ROWS
+    for row in range(0, 8 * whole, 8 * wide.ROWS):
+        wide.hash_pairs(slots_at + row, address, distance, hashes_at + row)
+    return whole
 
 
 @compiled

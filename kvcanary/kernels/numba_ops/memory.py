@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -13,6 +14,9 @@ compiled: Any = njit(cache=True, nogil=True, boundscheck=False)
 
 inlined: Any = njit(cache=True, nogil=True, boundscheck=False, inline="always")
 """For helpers whose arguments are constants at the call, so that the compiler sees the constants."""
+
+CACHE_LINE = 64
+"""Bytes that a CPU loads at once."""
 
 _I32, _U64_POINTER, _BYTE_POINTER = ir.IntType(32), ir.PointerType(ir.IntType(64)), ir.PointerType(ir.IntType(8))
 _FOR_READING, _KEEP_IN_ALL_CACHES, _DATA_CACHE = 0, 3, 1
@@ -73,3 +77,11 @@ LLVM stops at 256 bits by default; hashing is nothing but 64-bit multiplications
 def is_scattered(slots, begin, end):
     """Whether the slots of entries [begin, end) are not consecutive at first sight; the hardware foresees those that are."""
     return end - begin > 1 and slots[end - 1] - slots[begin] != end - 1 - begin
+
+
+@compiled
+def cache_lines(num_words):
+    """Zeros, uint64 [num_words], from the begin of a cache line: a vector that straddles two takes twice as long."""
+    room = np.zeros(num_words + CACHE_LINE // 8, np.uint64)
+    start = (-np.int64(room.ctypes.data) & (CACHE_LINE - 1)) >> 3
+    return room[start : start + num_words]

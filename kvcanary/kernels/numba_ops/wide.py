@@ -29,6 +29,8 @@ AVAILABLE = bool(llvmlite.binding.get_host_cpu_features().get("avx512dq"))
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_I64, WORDS)
 _VECTOR_POINTER = ir.PointerType(_VECTOR)
+_PAIR = ir.VectorType(_I64, 2)
+_GROUP_BYTES = 8 * WORDS
 
 
 def _splat(value):
@@ -56,6 +58,22 @@ def _load_rows(builder, addresses, offset, vector):
     return rows
 
 
+def _apart(builder, rows):
+    """The first words of WORDS pairs, and the second ones."""
+    # Even rows in one vector and odd ones in another, so that taking words in turn from both leaves the rows in order.
+    even, odd = (
+        _shuffle(builder, _join(builder, rows[first], rows[first + 2]), _join(builder, rows[first + 4], rows[first + 6]), range(WORDS))
+        for first in (0, 1)
+    )
+    return [
+        _shuffle(builder, even, odd, [place + word for pair in range(0, WORDS, 2) for place in (pair, WORDS + pair)]) for word in range(2)
+    ]
+
+
+def _join(builder, one, other):
+    return _shuffle(builder, one, other, range(4))
+
+
 def _emit_line(typing_context, addresses, offset, tile):
     def codegen(context, builder, signature, arguments):
         addresses, offset, tile = arguments
@@ -76,22 +94,20 @@ def _emit_line(typing_context, addresses, offset, tile):
 def _emit_pair(typing_context, addresses, offset, tile):
     def codegen(context, builder, signature, arguments):
         addresses, offset, tile = arguments
-        rows = _load_rows(builder, addresses, offset, ir.VectorType(_I64, 2))
-        # Even rows in one vector and odd ones in another, so that taking words in turn from both leaves the rows in order.
-        even, odd = (
-            _shuffle(builder, _join(builder, rows[first], rows[first + 2]), _join(builder, rows[first + 4], rows[first + 6]), range(WORDS))
-            for first in (0, 1)
-        )
-        for word in range(2):
-            places = [place + word for pair in range(0, WORDS, 2) for place in (pair, WORDS + pair)]
-            _store(builder, _shuffle(builder, even, odd, places), builder.add(tile, _I64(8 * ROWS * word)))
+        for word, vector in enumerate(_apart(builder, _load_rows(builder, addresses, offset, _PAIR))):
+            _store(builder, vector, builder.add(tile, _I64(8 * ROWS * word)))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-def _join(builder, one, other):
-    return _shuffle(builder, one, other, range(4))
+def _splitmix(builder, values):
+    """splitmix64 of several vectors: one operation of all after the other, so that an instruction never waits for the one before it."""
+    first, second, last = layout.MIX_SHIFTS
+    for shift, multiplier in ((first, layout.MIX_MULTIPLIER_1), (second, layout.MIX_MULTIPLIER_2)):
+        values = [builder.xor(value, builder.lshr(value, _splat(shift))) for value in values]
+        values = [builder.mul(value, _splat(multiplier)) for value in values]
+    return [builder.xor(value, builder.lshr(value, _splat(last))) for value in values]
 
 
 def _emit_fold(typing_context, tile, num_words, folded):
@@ -99,26 +115,38 @@ def _emit_fold(typing_context, tile, num_words, folded):
         tile, num_words, folded = arguments
         sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(GROUPS)]
         for group, place in enumerate(sums):
-            builder.store(_load(builder, builder.add(folded, _I64(8 * WORDS * group))), place)
+            builder.store(_load(builder, builder.add(folded, _I64(_GROUP_BYTES * group))), place)
         with cgutils.for_range(builder, num_words) as loop:
             row = builder.add(tile, builder.mul(loop.index, _I64(8 * ROWS)))
-            mixed = [
-                builder.xor(builder.load(place), _load(builder, builder.add(row, _I64(8 * WORDS * group))))
-                for group, place in enumerate(sums)
-            ]
-            # One operation of all groups after the other: an instruction then never waits for the one before it.
-            multipliers = layout.MIX_MULTIPLIER_1, layout.MIX_MULTIPLIER_2
-            for shift, multiplier in zip(layout.MIX_SHIFTS, multipliers, strict=False):
-                mixed = [builder.xor(value, builder.lshr(value, _splat(shift))) for value in mixed]
-                mixed = [builder.mul(value, _splat(multiplier)) for value in mixed]
-            mixed = [builder.xor(value, builder.lshr(value, _splat(layout.MIX_SHIFTS[-1]))) for value in mixed]
+            words = [_load(builder, builder.add(row, _I64(_GROUP_BYTES * group))) for group in range(GROUPS)]
+            mixed = _splitmix(builder, [builder.xor(builder.load(place), word) for place, word in zip(sums, words, strict=True)])
             for value, place in zip(mixed, sums, strict=True):
                 builder.store(value, place)
         for group, place in enumerate(sums):
-            _store(builder, builder.load(place), builder.add(folded, _I64(8 * WORDS * group)))
+            _store(builder, builder.load(place), builder.add(folded, _I64(_GROUP_BYTES * group)))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def _emit_pairs(typing_context, slots, address, distance, hashes):
+    def codegen(context, builder, signature, arguments):
+        slots, address, distance, hashes = arguments
+        words = []
+        for group in range(GROUPS):
+            rows = []
+            for row in range(WORDS):
+                slot = builder.load(builder.inttoptr(builder.add(slots, _I64(_GROUP_BYTES * group + 8 * row)), ir.PointerType(_I64)))
+                place = builder.add(address, builder.mul(slot, distance))
+                rows.append(builder.load(builder.inttoptr(place, ir.PointerType(_PAIR)), align=8))
+            words.append(_apart(builder, rows))
+        mixed = _splitmix(builder, [first for first, _ in words])
+        mixed = _splitmix(builder, [builder.xor(value, second) for value, (_, second) in zip(mixed, words, strict=True)])
+        for group, value in enumerate(_splitmix(builder, mixed)):
+            _store(builder, value, builder.add(hashes, _I64(_GROUP_BYTES * group)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
 load_line: Any = intrinsic(_emit_line)
@@ -132,3 +160,9 @@ load_pair: Any = intrinsic(_emit_pair)
 
 fold_tile: Any = intrinsic(_emit_fold)
 """fold_tile(tile: int64, num_words: int64, folded: int64): fold the first num_words words of all ROWS rows into uint64 [ROWS] at folded."""
+
+hash_pairs: Any = intrinsic(_emit_pairs)
+"""hash_pairs(slots: int64, address: int64, distance: int64, hashes: int64): real_kv_hash of ROWS slots that have one source of two words.
+
+slots points to int64 [ROWS]; slot s has its words at address + s * distance; hashes points to uint64 [ROWS].
+"""
