@@ -59,6 +59,8 @@ def check_choice(name: str, device: str) -> None:
 
 def get_backend(name: str) -> Backend:
     """The backend of that name; BackendUnavailableError, with the reason, when it does not exist or cannot run here."""
+    if name == AUTO:
+        raise BackendUnavailableError("backend 'auto' depends on the device; ask choose_backend('auto', device), or name one")
     if name not in _FACTORIES:
         known = ", ".join((AUTO, *BACKEND_NAMES))
         raise BackendUnavailableError(f"backend must be one of {known}, got {name!r}")

@@ -42,6 +42,11 @@ def test_an_unknown_name_lists_the_known_ones():
         get_backend("cuda")
 
 
+def test_auto_is_asked_with_a_device():
+    with pytest.raises(BackendUnavailableError, match=r"backend 'auto' depends on the device; ask choose_backend"):
+        get_backend("auto")
+
+
 @pytest.mark.parametrize(("device", "name"), [("cpu", "numba"), ("cuda:1", "torch"), ("xpu", "torch")])
 def test_auto_takes_the_fastest_for_the_device_and_says_why(device, name):
     backend, reason = choose_backend("auto", device)
