@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvcanary.lab.bounds import STAMP_BYTES, VERIFY_BYTES
 from kvcanary.lab.records import Point, Timing
+from kvcanary.lab.tables import above_bound, share_text
 from kvcanary.units import format_count, format_fraction, format_rate, format_seconds
 
 Limit = Literal["memory", "compute", "chain latency", "launch"]
@@ -107,14 +108,16 @@ def _part(op: str, rows: pd.DataFrame) -> str:
     last = rows.iloc[-1]
     limit: Limit = last["limit"]
     share, what = float(last["share"]), "tokens" if op == "stamp" else "slots"
+    took = f"{op.capitalize()} of {format_count(int(last['items']))} {what} takes {format_seconds(float(last['p50_s']))}"
+    if above_bound(share):
+        return f"{took}, less than {limit} alone was measured to take, so what limits it is not known."
     if share >= _TOUCHED:
         held = f"which is the limit that {limit} sets"
     elif share >= _MOSTLY:
         held = f"{format_fraction(share)} of it {limit}"
     else:
         held = f"and no single limit explains it; {limit} alone would take {format_fraction(share)} of the time"
-    took = f"{op.capitalize()} of {format_count(int(last['items']))} {what} takes {format_seconds(float(last['p50_s']))}, {held}."
-    return f"{took} What would help: {knob(limit, last['hash_mode'], last['layout'])}."
+    return f"{took}, {held}. What would help: {knob(limit, last['hash_mode'], last['layout'])}."
 
 
 def knob(limit: Limit, hash_mode: str, layout: str) -> str:
@@ -151,7 +154,7 @@ def table_rows(rows: pd.DataFrame) -> list[tuple[str, ...]]:
             format_count(int(row["items"])),
             format_seconds(float(row["p50_s"])),
             str(row["limit"]),
-            format_fraction(float(row["share"])),
+            share_text(float(row["share"])),
             format_fraction(float(row["copy_share"])) if pd.notna(row["copy_share"]) else "not measured",
             *(format_seconds(float(row[f"{name}_s"])) if pd.notna(row[f"{name}_s"]) else "does not apply" for name in LIMITS),
         )

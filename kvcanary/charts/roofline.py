@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import SERIES, ThemeName, pick, style
-from kvcanary.units import format_count, format_fraction, format_rate
+from kvcanary.lab.tables import share_text
+from kvcanary.units import format_count, format_rate
 
 _LOOKS = {"memory": "dash", "compute": "dot", "chain latency": "dashdot", "launch": "longdash"}
 
@@ -46,11 +47,11 @@ def roofline(rows: pd.DataFrame, limits: Mapping[str, float], op: str, theme: Th
             x=rows["items"], y=rows["items_per_s"], name=f"{op}, measured", mode="lines+markers",
             line={"color": color, "width": 2.5}, marker={"size": 9, "symbol": "circle" if op == "stamp" else "square"},
             customdata=[
-                [format_count(int(items)), format_rate(float(rate), what), limit, format_fraction(float(share))]
+                [format_count(int(items)), format_rate(float(rate), what), limit, share_text(float(share))]
                 for items, rate, limit, share in zip(rows["items"], rows["items_per_s"], rows["limit"], rows["share"], strict=True)
             ],
             hovertemplate=(
-                f"%{{customdata[0]}} {what}: %{{customdata[1]}}<br>held by %{{customdata[2]}}, %{{customdata[3]}} of the time<extra></extra>"
+                f"%{{customdata[0]}} {what}: %{{customdata[1]}}<br>held by %{{customdata[2]}}, share of the time: %{{customdata[3]}}<extra></extra>"
             ),
         )
     )  # fmt: skip

@@ -22,7 +22,7 @@ from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs
 from kvcanary.lab.frontier import ConfigCost, LatencyCurve, by_cost, config_costs, latency_curves
 from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunRecord, Verdict
-from kvcanary.lab.tables import forward_text, point_rows
+from kvcanary.lab.tables import forward_text, point_rows, share_text
 from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.rows import RunRow
@@ -140,7 +140,7 @@ def _point_cells(row: Mapping[str, Any], step_time_s: float | None) -> tuple[str
         row["workload"], row["layout"], row["hash_mode"], format_count(row["batch"]), format_count(row["prefix"]), row["op"],
         format_rate(row["items_per_s"], "tokens" if row["op"] == "stamp" else "slots"), format_seconds(row["p50_s"]),
         f"{format_seconds(row['p20_s'])} to {format_seconds(row['p80_s'])}",
-        "not measured" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"]),
+        share_text(row["share_of_bound"]),
         "not a forward" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s),
     )  # fmt: skip
 

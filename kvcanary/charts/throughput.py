@@ -6,10 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvcanary.charts.theme import SERIES, ThemeName, pick, style
-from kvcanary.lab.tables import forward_text
-from kvcanary.units import format_fraction, format_rate, format_seconds
+from kvcanary.lab.tables import forward_text, share_text
+from kvcanary.units import format_rate, format_seconds
 
-_NOISE = 0.1
 _OPS = (("verify", "slots", "square"), ("stamp", "tokens", "circle"))
 
 
@@ -70,18 +69,9 @@ def summary(frame: pd.DataFrame, step_time_s: float | None = None) -> str:
         if rows:
             best = max(rows, key=lambda row: float(row["items_per_s"]))
             rate = format_rate(float(best["items_per_s"]), what)
-            parts.append(f"{op} reaches {rate} at batch {int(best['batch'])} ({_share(best['share_of_bound'])})")
+            parts.append(f"{op} reaches {rate} at batch {int(best['batch'])} (share of its bound: {share_text(best['share_of_bound'])})")
     last = max(records, key=lambda row: int(row["batch"]))
     if pd.isna(last["forward_s"]):
         return "; ".join(parts) + "."
     forward = forward_text(float(last["forward_s"]), step_time_s)
     return f"{'; '.join(parts)}; the canary of one forward (HEAD and TAIL) takes {forward} at batch {int(last['batch'])}."
-
-
-def _share(of_bound: float | None) -> str:
-    """A rate beside its bound. More than a tenth above it is no rate but a bound that something else on the machine slowed down."""
-    if of_bound is None or pd.isna(of_bound):
-        return "an unknown share of its bound"
-    if of_bound > 1 + _NOISE:
-        return "faster than its bound, which was timed in a slower moment"
-    return f"{format_fraction(of_bound)} of its bound"

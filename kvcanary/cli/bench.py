@@ -18,12 +18,12 @@ from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord
-from kvcanary.lab.tables import forward_text
+from kvcanary.lab.tables import forward_text, share_text
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
 from kvcanary.store.runs import point_rows
-from kvcanary.units import format_count, format_fraction, format_rate, format_seconds, parse_seconds
+from kvcanary.units import format_count, format_rate, format_seconds, parse_seconds
 
 _DIAGNOSIS = "diagnosis"
 # What torchrun gives to each process that it starts.
@@ -148,10 +148,9 @@ def _table(points: list[Point], step_time_s: float | None) -> Table:
         table.add_column(name, justify="right")
     for row in point_rows(points):
         what = "tokens" if row["op"] == "stamp" else "slots"
-        share = "" if row["share_of_bound"] is None else format_fraction(row["share_of_bound"])
         forward = "" if row["forward_s"] is None else forward_text(row["forward_s"], step_time_s)
         table.add_row(
             row["workload"], row["layout"], row["hash_mode"], row["op"], format_count(row["batch"]), format_rate(row["items_per_s"], what),
-            format_seconds(row["p50_s"]), share, forward,
+            format_seconds(row["p50_s"]), share_text(row["share_of_bound"]), forward,
         )  # fmt: skip
     return table

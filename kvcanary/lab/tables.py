@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ POINT_COLUMNS = (
 _TEXT_COLUMNS = ("workload", "layout", "hash_mode", "op")
 _WHOLE_COLUMNS = ("batch", "prefix", "items", "repeats", "bytes_moved")
 _ROW_GROUP = 1 << 20
+# A rate this much above its bound is no noise: the bound was timed while something else slowed the machine down.
+_NOISE = 0.1
 
 
 def point_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -50,6 +53,18 @@ def forward_text(forward_s: float, step_time_s: float | None) -> str:
     """One forward's canary cost in words, with its share of a stated step of the model."""
     share = f" ({format_fraction(forward_s / step_time_s)} of a step)" if step_time_s else ""
     return f"{format_seconds(forward_s)}{share}"
+
+
+def above_bound(share: float) -> bool:
+    """Whether a rate is so far above its bound that the bound says nothing about it. share: of the bound, 1.0 is the limit."""
+    return share > 1 + _NOISE
+
+
+def share_text(share: float | None) -> str:
+    """A rate as a share of its bound, for a cell or behind a colon; None and NaN were not measured."""
+    if share is None or math.isnan(share):
+        return "not measured"
+    return "above it, so no limit" if above_bound(share) else format_fraction(share)
 
 
 def points_table(points: Sequence[Point]) -> Any:

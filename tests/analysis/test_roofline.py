@@ -74,6 +74,16 @@ def test_the_sentence_names_the_limit_of_the_largest_size_and_the_knob() -> None
     assert table_rows(rows)[2][5] == "not measured"
 
 
+def test_a_limit_that_was_beaten_limits_nothing() -> None:
+    rows = roofline_frame([sweep(n, n // 512, stamp_s=n * 2e-8, verify_s=n * 1e-8, memory_s=n * 1.3e-8) for n in (4096, 65536)], LIMITS)
+    text = sentence(rows, LIMITS).replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "Stamp of 65 536 tokens takes 1.31 ms, 65 % of it memory. What would help" in text
+    assert "Verify of 65 536 slots takes 655 µs, less than memory alone was measured to take, so what limits it is not known." in text
+    assert text.count("What would help") == 1
+    assert [row[4] for row in table_rows(rows)][1] == "above it, so no limit"
+    assert "above it, so no limit" in roofline(rows, LIMITS, "verify", "light").data[-1].customdata[0]
+
+
 def test_bytes_are_told_as_a_share_of_a_plain_copy() -> None:
     frame = roofline_frame([sweep(1000, 10, stamp_s=1e-3, verify_s=1e-3, memory_s=1e-4)], LIMITS | {"copy_bytes_per_s": 1e8})
     assert frame["copy_share"].tolist() == pytest.approx([STAMP_BYTES * 1e6 / 1e8, VERIFY_BYTES * 1e6 / 1e8])

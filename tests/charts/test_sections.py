@@ -39,6 +39,17 @@ def test_operations_that_were_not_measured_are_left_out(store: Store, tmp_path: 
     assert "forward" not in text
 
 
+def test_a_rate_above_its_bound_is_no_percentage_in_the_table(store: Store, tmp_path: Path) -> None:
+    [point] = points(batches=[4])
+    assert point.verify is not None
+    measured = [
+        replace(point, stamp_bound=None, verify_bound=replace(point.verify, p50_s=factor * point.verify.p50_s)) for factor in (1.05, 1.2)
+    ]
+    [table] = run_sections(store, store_run(tmp_path, 1, measured=measured))[0].tables
+    shares = [row[table.head.index("share of bound")].replace("\u202f", " ") for row in table.rows]
+    assert shares == ["not measured", "105 %", "not measured", "above it, so no limit"]
+
+
 def test_the_report_shows_the_share_of_the_model_step_and_counts_the_pool_as_plan_does(store: Store, tmp_path: Path) -> None:
     run = store_run(tmp_path, 1, measured=points())
     folder = RunFolder(tmp_path / "runs" / run)

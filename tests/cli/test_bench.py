@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from kvcanary.cli import app
+from kvcanary.cli import app, bench
+from tests.stored_runs import points, store_run
 
 SMALL = ["--pool-slot-count", "3000", "--req-to-token-pool-size", "16", "--max-seq-len-per-req", "700", "--cuda-graph-max-bs", "8"]
 SMALL += ["--chunked-prefill-size", "128", "--max-prefill-tokens", "256"]
@@ -35,6 +37,19 @@ def test_a_run_ends_with_one_document_and_the_exit_code_of_its_verdict(tmp_path:
     assert document["coverage"]["verified"] > 2000
     assert [fault["kind"] for fault in document["faults"]][:2] == ["token bit", "position off by one"]
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_a_rate_above_its_bound_is_no_percentage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [point] = points(batches=[4])
+    assert point.verify is not None
+    above = replace(point, verify_bound=replace(point.verify, p50_s=1.3 * point.verify.p50_s))
+    name = store_run(tmp_path, 1, measured=[above])
+    monkeypatch.setattr(bench, "_run", lambda spec, store, errors: store.record(name))
+    shown = run(tmp_path)
+    assert shown.exit_code == 0, shown.output
+    [stamp, verify] = [line for line in shown.stdout.splitlines() if line.startswith("decode")]
+    assert "10.0 %" in stamp.replace("\u202f", " ")
+    assert "above it, so no limit" in verify
 
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
