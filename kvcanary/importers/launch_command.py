@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from kvcanary.importers.python_text import Expression
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
 from kvcanary.importers.shell_commands import in_shell
+from kvcanary.importers.systemd_unit import UNIT, in_unit
 from kvcanary.importers.yaml_commands import in_yaml
 
 _YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
@@ -88,13 +89,15 @@ def _read_side(text: str) -> CommandsReading:
 
 def _locate(text: str, first_line: int) -> Found:
     """The reading that finds a command: by what the text looks like, then the others."""
-    readers = [in_shell]
+    readers: list[Callable[[str, int], Found]] = [in_shell]
     pairs = [match[1] for match in _YAML_PAIR.finditer(text[:200_000])]
     recipe = sum(table(engine).named(key) is not None for key in pairs for engine in ("sglang", "vllm")) >= 2
     if _PYTHON.search(text) and (_QUOTED_FLAG.search(text) or PROGRAM.search(text) or "(" in text):
         readers.insert(0, in_python)
     if _YAML.search(text) or recipe:
         readers.insert(0, in_yaml)
+    if UNIT.search(text):
+        readers.insert(0, in_unit)
     if _ROOT_PROMPT.search(text) and not PROGRAM.search(_COMMENT_LINE.sub("", text)):
         text = _ROOT_PROMPT.sub("", text)
     env: dict[str, str] = {}

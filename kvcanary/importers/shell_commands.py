@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from kvcanary.config.findings import Severity
 from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, open_variables, takes_positional
@@ -13,9 +13,11 @@ from kvcanary.importers.shell_expand import MAX_DEPTH, Variables, Word, assignme
 _SILENT = ("echo", "printf", "grep", "pgrep", "pkill", "kill", "man", "cat", "which", "#")
 
 
-def in_shell(text: str, first_line: int = 1) -> Found:
-    """Commands in shell text."""
-    return _Shell(Variables()).read(text, first_line)
+def in_shell(text: str, first_line: int = 1, variables: Variables | None = None, exports: Mapping[str, str] | None = None) -> Found:
+    """Commands in shell text, with the variables and the canary's environment that something around it sets."""
+    shell = _Shell(variables or Variables())
+    shell.exports.update(exports or {})
+    return shell.read(text, first_line)
 
 
 class _Shell:
@@ -44,9 +46,6 @@ class _Shell:
             self.found.findings.append(note(rule, message, why, severity=severity))
 
     def _statement(self, statement: Statement) -> None:
-        if services := self._service_environment(statement.words):
-            self.exports.update(services)
-            return
         if self.variables.assign(statement):
             exported = {name: word.text for name, word in self.variables.exported.items() if ENV_NAMES.fullmatch(name)}
             self.exports.update(exported)
@@ -69,14 +68,6 @@ class _Shell:
         if raw.items is not None:
             return [Word(raw.text, raw.line)]
         return expand(raw, self.variables)
-
-    def _service_environment(self, words: Sequence[RawWord]) -> dict[str, str]:
-        """systemd's Environment="A=1" "B=2"."""
-        if not words[0].text.startswith("Environment="):
-            return {}
-        inner = read_shell(" ".join(word.text for word in words).removeprefix("Environment=")).statements
-        pairs = assignments([word for statement in inner for word in statement.words], self.variables)
-        return {name: word.text for name, word in pairs if ENV_NAMES.fullmatch(name) and not word.unresolved}
 
     def _launch(self, statement: Statement, words: list[Word], start: tuple[str, int, bool]) -> None:
         engine, at, has_interpreter = start
