@@ -11,7 +11,8 @@ from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis
 from kvcanary.analysis.incidents import Finding, Incident
 from kvcanary.analysis.violations import Violation, ViolationTable
 
-SCHEMA = "kvcanary.inspect/1"
+# Documents before these had the schema "kvcanary.inspect/1" and no version, and are else the same.
+SCHEMA, VERSION = "kvcanary.inspection", 1
 
 
 def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1000) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def report_data(log: CanaryLog, diagnosis: Diagnosis, *, max_violations: int = 1
     listed = len(log.violations)
     return {
         "schema": SCHEMA,
+        "version": VERSION,
         "verdict": diagnosis.verdict,
         "sentence": diagnosis.sentence,
         "files": list(log.files),

@@ -234,21 +234,17 @@ def cells_table(cells: Sequence[CellSummary]) -> Table:
 
 def _plan(store: Store, record: RunRecord) -> list[Section]:
     document = store.result(record.id) or {}
-    version = Loose(document).count("version") or 0
-    return _whole(plan_sections(document), newer=version > plan_report.VERSION)
+    return _whole(plan_sections(document), document, plan_report.VERSION)
 
 
 def _inspection(store: Store, record: RunRecord) -> list[Section]:
     document = store.result(record.id) or {}
-    schema, _, version = Loose(document).text("schema").rpartition("/")
-    known, _, latest = inspection.SCHEMA.rpartition("/")
-    newer = schema == known and version.isdecimal() and int(version[:9]) > int(latest)
-    return _whole(inspection_sections(document, reported_rows(Loose(document))), newer=newer)
+    return _whole(inspection_sections(document, reported_rows(Loose(document))), document, inspection.VERSION)
 
 
-def _whole(sections: list[Section], *, newer: bool) -> list[Section]:
-    """Says what else there may be, so that nobody takes a part for the whole."""
-    if newer:
+def _whole(sections: list[Section], document: Mapping[str, Any], known: int) -> list[Section]:
+    """Says what else there may be, so that nobody takes a part for the whole. known: the newest version of the document."""
+    if (Loose(document).count("version") or 0) > known:
         words = "A newer version of kvcanary wrote this result; what only that version knows is not shown."
     elif not sections:
         words = "Nothing in the stored result can be read here."

@@ -65,7 +65,7 @@ def test_json_is_versioned_and_exact(tmp_path: Path) -> None:
     result = runner.invoke(app, ["inspect", path, "--json", "-"])
     assert result.exit_code == 1
     data = json.loads(result.stdout)
-    assert (data["schema"], data["verdict"], data["violations_listed"]) == ("kvcanary.inspect/1", "fail", 1)
+    assert (data["schema"], data["version"], data["verdict"], data["violations_listed"]) == ("kvcanary.inspection", 1, "fail", 1)
     [violation] = data["violations"]
     assert violation["slot_idx"] == 2**53 + 1
     assert violation["stored_chain_hash"] == "0xffffffffffffffff"
