@@ -17,10 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sqlalchemy import bindparam, select, update
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kvcanary.lab.records import BenchmarkSpec, RunRecord, RunState, Verdict
 from kvcanary.store.database import Store
+from kvcanary.store.schema import RUNS
 
 _KINDS = ("benchmark", "benchmark", "benchmark", "plan", "campaign", "inspection")
 _MACHINES = ("NVIDIA H200", "NVIDIA B200", "AMD Instinct MI300X", "Intel Xeon 6952P", "AMD EPYC 9965")
@@ -85,11 +88,24 @@ def main() -> None:
     timed("newest 50 with a word in 1 of 10 rows", lambda: store.list(text="9 slots verified", limit=50))
     timed("count of rows with a word that none has", lambda: store.count(text="unheard-of"))
     timed("what there is to filter by", store.choices)
+    share(store)
+    theirs = store.seen_by("key 3")
+    timed("newest 50, for one person of ten", lambda: theirs.list(limit=50))
+    timed("count, for one person of ten", lambda: theirs.count())
+    timed("newest 50 of one machine and model, for one of ten", lambda: theirs.list(machine=_MACHINES[1], model=_MODELS[2], limit=50))
     timed("disk use", store.disk_use)
     timed(
         "a new plan, stored and listed", lambda: (store.save_plan({}, verdict=Verdict.PASS, sentence="", document={}), store.list(limit=1))
     )
     print(f"database {store.disk_use().database_bytes / given.runs:.0f} bytes per run")
+
+
+def share(store: Store) -> None:
+    """Give every run to one of ten people, and let half of them be private."""
+    with store._engine.begin() as connection:
+        rows = connection.execute(select(RUNS.c.id)).scalars().all()
+        change = update(RUNS).where(RUNS.c.id == bindparam("run")).values(owner_key=bindparam("key"), private=bindparam("hidden"))
+        connection.execute(change, [{"run": row, "key": f"key {at % 10}", "hidden": int(at // 10 % 2 == 0)} for at, row in enumerate(rows)])
 
 
 def store_kind(root: Path, number: int) -> str:
