@@ -205,6 +205,11 @@ def upsert_runs(connection: Connection, origin: str, found: Sequence[_Found]) ->
     What people added to a run stays.
     """
     rows = [from_record(run.record, origin=origin, points=run.points, size_bytes=run.size_bytes) for run in found]
+    # What goes on with a private campaign holds its results.
+    earlier = [str(run.record.spec.get("continues", "")) for run in found]
+    hidden = set(connection.scalars(select(RUNS.c.id).where(RUNS.c.id.in_(set(earlier) - {""}), RUNS.c.private == 1)))
+    for row, continued in zip(rows, earlier, strict=True):
+        row["private"] |= int(bool(row["owner"]) and continued in hidden)
     insert = insert_for(connection)
     into_runs = insert(RUNS)
     changes = {name: into_runs.excluded[name] for name in rows[0] if name not in ("id", "private")}

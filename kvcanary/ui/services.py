@@ -35,14 +35,13 @@ def jobs() -> JobManager:
 
 
 def start(spec: BenchmarkSpec | CampaignSpec) -> str:
-    """Queue a job of whoever is in front of this session; its id. ConfigError and JobError as `JobManager.start`."""
-    who, earlier = access.user(), "" if isinstance(spec, BenchmarkSpec) else spec.continues
-    private = bool(earlier) and runs().row(earlier).private
-    run_id = jobs().start(spec, owner=who.owner)
-    # What goes on with a private campaign holds its results.
-    if private and who.key:
-        runs().set_private(run_id, True)
-    return run_id
+    """Queue a job of whoever is in front of this session; its id. ConfigError and JobError as `JobManager.start`.
+
+    StoreError for a campaign that goes on with one that this session may not see.
+    """
+    if not isinstance(spec, BenchmarkSpec) and spec.continues:
+        runs().row(spec.continues)
+    return jobs().start(spec, owner=access.user().owner)
 
 
 def stop(run_id: str) -> None:

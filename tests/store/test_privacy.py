@@ -111,6 +111,18 @@ def test_what_is_kept_begins_private_and_what_ran_does_not(open_store: OpenStore
     assert open_store().seen_by(BOB).row(kept).private is False
 
 
+def test_what_goes_on_with_a_private_campaign_is_never_seen_by_others(open_store: OpenStore, tmp_path: Path) -> None:
+    """Not even by who looks between its start and the first word of the dashboard that started it."""
+    store, root = open_store(), tmp_path / "home"
+    hidden, shown = (run_folder(root, number, "campaign", owner=OWNER) for number in (1, 2))
+    store.set_private(hidden.path.name, True)
+    more = {folder: run_folder(root, 10 + at, "campaign", owner=OWNER) for at, folder in enumerate((hidden, shown))}
+    nobodys = run_folder(root, 20, "campaign")
+    for earlier, folder in ((hidden, more[hidden]), (shown, more[shown]), (hidden, nobodys)):
+        folder.update_record(spec={"continues": earlier.path.name})
+    assert {row.id for row in open_store().seen_by(BOB).list()} == {folder.path.name for folder in (shown, more[shown], nobodys)}
+
+
 def test_a_database_that_is_made_anew_hides_what_was_kept(tmp_path: Path) -> None:
     first = Store.open(None, tmp_path)
     kept = first.save_plan({}, verdict=Verdict.PASS, sentence="Starts.", document={}, owner=OWNER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,9 @@ def test_what_goes_on_with_a_private_campaign_is_private_and_others_cannot(home:
     ada, bob = User("iss#1", "ada", True, False), User("iss#2", "bob", True, False)
     run = store_run(home, 1, kind="campaign", owner=ada.owner)
     services.runs().set_private(run, True)
-    monkeypatch.setattr(JobManager, "start", lambda _manager, _spec, owner: store_run(home, 2, kind="campaign", owner=owner))
+    monkeypatch.setattr(
+        JobManager, "start", lambda _manager, spec, owner: store_run(home, 2, kind="campaign", spec=asdict(spec), owner=owner)
+    )
     spec = CampaignSpec(continues=run)
     monkeypatch.setattr(access, "user", lambda: bob)
     with pytest.raises(StoreError, match="no run"):
