@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvcanary.config.findings import Finding
+from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers import error_messages, sglang_fields, vllm_fields
 from kvcanary.importers.fields import FieldSet
 from kvcanary.importers.flags import note
@@ -34,10 +34,10 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     if not records:
         return []
     engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
-    failed, records = _starts(records)
+    earlier, records = _starts(records, engine)
     explanations, stated = error_messages.explain(records, engine)
     ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
-    observed, lines = read_vllm_log(records) if engine == "vllm" else read_server_log(records, sorted(ranks))
+    observed, lines = _observe(records, engine, sorted(ranks))
     if not _log_says_something(observed) and not stated and not explanations:
         return []
     observed = {**observed, **{key: value for key, value in stated.items() if observed.get(key) is None}}
@@ -45,7 +45,7 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     _errors(observed, explanations)
     (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
     settled, conflicts = found.settle()
-    findings = [*found.findings, *_log_findings(observed, records), *_failed_before(failed, engine)]
+    findings = [*found.findings, *_log_findings(observed, records), *_earlier(earlier, engine)]
     only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
     return [
         ImportResult(
@@ -55,28 +55,42 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     ]  # fmt: skip
 
 
-def _starts(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """The records of starts that failed before the last one, and the others: what a failed start had allocated says nothing about the next."""
+def _starts(records: list[Record], engine: str) -> tuple[list[Record], list[Record]]:
+    """The records of starts before the one that counts, and the others: what a start had allocated says nothing about the next.
+
+    The last start counts. One of SGLang that served is read together with those behind it, which may as well be other servers, unless the
+    last one ended in an error: then the text is about that.
+    """
     progress = StartProgress()
-    begin = printed = 0
-    served = False
-    for index, record in enumerate(records):
+    begin, served = 0, False
+    for record in records:
         number = progress.number
         progress.see(record)
-        if PRINTED_ARGUMENTS.search(record.text[:400]):
-            printed = index
-        if progress.number != number and not served:
-            begin = printed
+        if progress.number != number:
+            begin = begin if served and engine == "sglang" else progress.first_line
         served = served or progress.stage() == "serving"
-    return records[:begin], records[begin:]
+    if begin < progress.first_line and error_messages.explain(_split(records, progress.first_line)[1], engine)[0]:
+        begin = progress.first_line
+    return _split(records, begin)
 
 
-def _failed_before(records: Sequence[Record], engine: str) -> list[Finding]:
-    if not records:
-        return []
+def _split(records: list[Record], line: int) -> tuple[list[Record], list[Record]]:
+    at = next((index for index, record in enumerate(records) if record.line >= line), len(records))
+    return records[:at], records[at:]
+
+
+def _earlier(records: Sequence[Record], engine: str) -> list[Finding]:
     said = [entry.message for entry in error_messages.explain(records, engine)[0]]
-    why = f"It said: {'; '.join(said)}. Only the last start is read." if said else "Only the last start is read."
-    return [note("earlier-start", "an earlier start in the text failed", why)]
+    if said:
+        return [note("earlier-start", "an earlier start in the text failed", f"It said: {'; '.join(said)}. Only the last start is read.")]
+    observed, _ = _observe(records, engine, ())
+    if not _log_says_something(observed):
+        return []
+    return [note("earlier-start", "an earlier start in the text was left out", "Only the last start is read.", severity=Severity.NOTE)]
+
+
+def _observe(records: Sequence[Record], engine: str, ranks: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
+    return read_vllm_log(records) if engine == "vllm" else read_server_log(records, ranks)
 
 
 def _redacted(record: Record) -> Record:

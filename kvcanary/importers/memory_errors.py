@@ -169,8 +169,9 @@ MEMORY = (
     Entry(
         label="kv_memory_insufficient",
         pattern=re.compile(
-            rf"max seq len\s*\((?P<length>\d+)\),?\s*\(?(?P<needed>{F}) ?GiB KV cache is needed, which is larger than\s*"
-            rf"the available KV cache memory\s*\((?P<available>{F}) ?GiB\)(?:.{{0,120}}?model length is (?P<estimate>\d+))?",
+            r"(?:To serve at least one request with the models?'s )?max seq len\s*\((?P<length>\d+)\),?\s*"
+            rf"\(?(?P<needed>{F}) ?GiB KV cache is needed, which is larger than\s*the available KV cache memory\s*\((?P<available>{F}) ?GiB\)"
+            r"(?:.{0,120}?model length is (?P<estimate>\d+))?",
             re.DOTALL,
         ),
         explanation="One request of {length} tokens needs {needed} GiB of KV, and {available} GiB are left for it.",
@@ -189,7 +190,8 @@ MEMORY = (
     Entry(
         label="max_model_len_exceeds_kv",
         pattern=re.compile(
-            r"max seq len\s*\((?P<length>\d+)\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*\((?P<tokens>\d+)\)"
+            r"(?:The model's )?max seq len\s*\((?P<length>\d+)\) is larger than the maximum number of tokens that can\s*be stored in KV cache\s*"
+            r"\((?P<tokens>\d+)\)"
         ),
         explanation="The context of {length} tokens is longer than the {tokens} tokens that the KV cache holds.",
         causes=("The context is longer than the memory allows.", "The share of memory for the engine is small."),

@@ -31,6 +31,7 @@ _REACHED = tuple(
         (r"fired up and ready|startup complete", _ALL_SERVE),
     )
 )
+_API_SERVER = "vLLM API server version"
 _NEW_START = re.compile(r"LLM engine \(v?[\w.+]+\) with config")
 _FRACTION = re.compile(rf"\bmem_fraction_static'?[=:] ?(?P<fraction>{F})")
 _BEGIN = re.compile(rf"Load weight begin.{{0,60}}?avail mem=(?P<avail>{F}) ?GB")
@@ -42,10 +43,12 @@ _PROGRESS = re.compile(rf"bs=(\d+) avail_mem=({F}) GB")
 class StartProgress:
     """Follows a log. `number` counts the starts in it, and everything else is about the last of them.
 
-    last_batch is the decode batch of the last line of progress, free_before_gib what was free before the weights on the rank that had least.
+    first_line is the line that announced it, last_batch the decode batch of the last line of progress, free_before_gib what was free before
+    the weights on the rank that had least.
     """
 
     number: int = 0
+    first_line: int = 0
     last_batch: int | None = None
     free_before_gib: float | None = None
     _rank: str = ""
@@ -53,6 +56,8 @@ class StartProgress:
     _furthest: str = ""
     _before: dict[str, float] = field(default_factory=dict)
     _engines: set[str] = field(default_factory=set)
+    _processes: dict[str, set[str]] = field(default_factory=dict)
+    _announced: int = 0
     _all_serve: bool = False
     _printed_anew: bool = False
     _weights_share: float | None = None
@@ -64,14 +69,10 @@ class StartProgress:
             self._rank = record.rank
         text = record.text
         head = text[:400]
-        if _NEW_START.search(head):
-            engine = (record.process or "").partition(" ")[0]
-            if engine in self._engines:
-                self._engines.clear()
-                self._begin()
-            self._engines.add(engine)
+        self._engine(record, head)
         if PRINTED_ARGUMENTS.search(head) or _NEW_START.search(head):
             # Another start, or another node of the same one: whether a rank loads its weights again tells.
+            self._announced = record.line
             self._stages, self._furthest, self._all_serve, self.last_batch = {}, "", False, None
             self._printed_anew, self._printed = True, float(match["fraction"]) if (match := _FRACTION.search(text)) else None
             return
@@ -95,8 +96,29 @@ class StartProgress:
         least = {} if share is None else {"least": f"{math.floor(share * 1000 + 1) / 1000:.3f}"}
         return {**least, **({} if self._printed is None else {"printed": f"{self._printed:g}"})}
 
+    def _engine(self, record: Record, head: str) -> None:
+        """vLLM's start begins with its API server, or an engine begins anew: it says so again, or it is another process of the same name."""
+        if _API_SERVER in head:
+            self._announced = record.line
+            self._engines.clear()
+            self._processes.clear()
+            self._begin()
+            return
+        is_new = _NEW_START.search(head) is not None
+        name, _, process = record.process.partition(" ")
+        known = self._processes.setdefault(name, set())
+        another = name.startswith("EngineCore") and bool(known) and process not in known
+        if another or (is_new and name in self._engines):
+            self._announced = record.line
+            self._engines.clear()
+            self._begin()
+        known.add(process)
+        if is_new:
+            self._engines.add(name)
+
     def _begin(self) -> None:
         self.number += 1
+        self.first_line = self._announced
         self.last_batch, self.free_before_gib, self._weights_share = None, None, None
         if not self._printed_anew:
             self._printed = None

@@ -350,6 +350,17 @@ def test_the_last_of_several_failed_starts_is_explained() -> None:
     assert result.observed["kv_tokens"] == 8000
 
 
+def test_a_start_that_failed_behind_one_that_served_is_what_the_text_is_about() -> None:
+    result = read_text(start(0.8, 7000) + READY + start(0.95, 9000) + OOM)
+    assert (result.observed["kv_tokens"], result.observed["max_total_num_tokens"], result.observed["oom"]["phase"]) == (
+        9000,
+        None,
+        "kv_pool",
+    )
+    assert (result.fields["mem_fraction_static"].value, result.fields["pool_slot_count"].value) == (0.95, 9000)
+    assert [(finding.rule, finding.severity) for finding in result.findings] == [("earlier-start", "note")]
+
+
 def test_the_nodes_of_one_start_are_read_together() -> None:
     result = read_text(start(0.9, 9000, ("TP0", "TP1")) + start(0.9, 9000, ("TP2", "TP3")))
     assert result.observed["ranks"] == ["TP0", "TP1", "TP2", "TP3"]

@@ -120,3 +120,73 @@ def test_a_request_that_does_not_fit_is_found_before_the_engine_says_so(text: st
 def test_a_request_that_fits_and_one_of_unknown_size_are_no_finding() -> None:
     assert not read_text("vllm serve m --max-model-len 1600 --block-size 16 --num-gpu-blocks-override 100").findings
     assert not read_text("vllm serve m --max-model-len 4096 --num-gpu-blocks-override 100").findings
+
+
+def start(length: int, tokens: int, *, pid: int = 0, banner: bool = True, config: bool = True, end: str = "") -> str:
+    """A start of vLLM up to its cache, with or without the lines that say whose it is."""
+    who = f"(EngineCore_0 pid={pid}) " if pid else ""
+    time = "INFO 02-03 04:05:06 [core.py:1] "
+    lines = [
+        f"{time}vLLM API server version 0.10.1" if banner else "",
+        f"{who}{time}Initializing a V1 LLM engine (v0.10.1) with config: model='/m/w', max_seq_len={length}" if config else "",
+        f"{who}{time}Model loading took {tokens / 1000} GiB and 3.2 seconds",
+        f"{who}{time}Available KV cache memory: 12.25 GiB",
+        f"{who}{time}GPU KV cache size: {tokens:,} tokens" if not end else "",
+        f"{who}{time}Maximum concurrency for {length:,} tokens per request: 2.00x" if not end else "",
+        f"{who}{end}" if end else "(APIServer pid=9) INFO:     Application startup complete.",
+    ]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+LACKS = (
+    "ERROR 02-03 04:05:19 [core.py:700] ValueError: To serve at least one request with the models's max seq len (9000), (16.00 GiB KV cache is "
+    "needed, which is larger than the available KV cache memory (5.25 GiB). Based on the available memory, the estimated maximum model length "
+    "is 3000."
+)
+OUT = "ERROR 02-03 04:05:19 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+SHAPES: list[dict[str, bool | int]] = [
+    {"pid": 311}, {"pid": 0}, {"banner": False, "pid": 311}, {"banner": False}, {"config": False}, {"banner": False, "config": False, "pid": 311},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("end", [LACKS, f"{OUT}40.00 GiB of which 1.00 GiB is free."])
+def test_a_failed_start_before_the_last_one_is_a_remark(shape: dict[str, Any], end: str) -> None:
+    again = {**shape, "pid": shape.get("pid") and 412}
+    result = read_text(start(9000, 8000, end=end, **shape) + start(2000, 6000, **again))
+    assert result.explanations == ()
+    assert not {"oom", "error", "kv_needed_gib", "engines"} & set(result.observed)
+    fields = {name: result.fields[name].value for name in ("pool_slot_count", "max_seq_len_per_req", "weight_bytes")}
+    assert fields == {"pool_slot_count": 6000, "max_seq_len_per_req": 2000, "weight_bytes": 6 * GIB}
+    assert not result.conflicts
+    assert "dp_size" not in result.fields
+    [finding] = result.findings
+    assert (finding.rule, finding.message) == ("earlier-start", "an earlier start in the text failed")
+    assert "max seq len (9000)" in finding.why or "Tried to allocate 2.00 GiB" in finding.why
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_last_start_counts_where_the_one_before_it_served(shape: dict[str, Any]) -> None:
+    again = {**shape, "pid": shape.get("pid") and 412}
+    result = read_text(start(2000, 6000, **shape) + start(9000, 8000, end=LACKS, **again))
+    assert [entry.label for entry in result.explanations] == ["kv_memory_insufficient"]
+    assert result.explanations[0].message.startswith("To serve at least one request")
+    assert (result.fields["max_seq_len_per_req"].value, result.fields["weight_bytes"].value) == (9000, 8 * GIB)
+    assert "pool_slot_count" not in result.fields
+    assert [(finding.rule, finding.severity) for finding in result.findings] == [("earlier-start", "note")]
+
+
+def test_what_stands_before_a_first_start_is_no_start() -> None:
+    result = read_text("pulling the image\n" + start(2000, 6000))
+    assert result.fields["pool_slot_count"].value == 6000
+    assert not result.findings
+
+
+def test_engine_cores_that_speak_in_turns_are_one_start() -> None:
+    cores = [
+        start(2000, 6000 + rank, banner=False).replace("INFO 02", f"(EngineCore_DP{rank} pid={rank + 5}) INFO 02") for rank in range(2)
+    ]
+    lines = [line for pair in zip(*(core.splitlines() for core in cores), strict=True) for line in pair]
+    result = read_text("\n".join(lines) + "\n")
+    assert (result.observed["engines"], result.fields["pool_slot_count"].value) == (2, 6000)
+    assert not result.findings
