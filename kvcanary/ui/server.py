@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from streamlit import net_util, runtime
 
@@ -105,9 +105,16 @@ def metrics(request: Request) -> Response:
     return Response(generate_latest(_registry), media_type=CONTENT_TYPE_LATEST)
 
 
+def plan_address(request: Request) -> Response:
+    """To the first page, whose only address for Streamlit is the root, with the settings that the link holds."""
+    return RedirectResponse(f"./?{request.url.query}" if request.url.query else "./")
+
+
 def routes() -> list[Route]:
     """Routes beside the pages. They are plain functions, so they run in threads and do not hold up the pages."""
-    return [Route("/healthz", health), Route("/metrics", metrics)]
+    under = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    # Health and metrics are for who reaches this server directly; a page is for who comes through a proxy.
+    return [Route("/healthz", health), Route("/metrics", metrics), Route(f"/{under}/plan" if under else "/plan", plan_address)]
 
 
 def shared() -> bool:

@@ -148,6 +148,9 @@ def test_the_running_server_answers_beside_its_pages_and_is_told_of_others(tmp_p
         assert (status, json.loads(text)["status"]) == (200, "ok")
         assert "kvcanary_sessions 0.0" in get(f"{url}/metrics")[1]
         assert "<title>" in get(url)[1]
+        for link, page in (("plan", "/"), ("plan?page_size=16&model=%C3%A9", "/?page_size=16&model=%C3%A9")):
+            with urllib.request.urlopen(f"{url}/{link}", timeout=10) as answer:
+                assert (answer.status, answer.url) == (200, url + page)
     log = (tmp_path / "server.log").read_text()
     assert "listens on 0.0.0.0 without a login" in log
     assert "Traceback" not in log
