@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rich.table import Table
 from kvcanary.analysis.roofline import roofline_frame, roofline_variant, roofline_variants, sentence
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.follow import follow_job
-from kvcanary.cli.options import fail, read_settings, wide_console, with_settings, write_document
+from kvcanary.cli.options import VERDICT_STYLES, Home, JsonTarget, fail, read_settings, wide_console, with_settings, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.jobs import JobManager
@@ -44,10 +43,8 @@ def command(
         str | None, typer.Option(help="Time of one forward of the model, such as '20 ms': shows the canary's share of it.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and about how long, and stop.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    home: Home = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """Check the backend against the reference and against planted faults, then time stamp and verify beside their bounds.
 
@@ -119,8 +116,7 @@ def _run(spec: BenchmarkSpec, store: Store, errors: Console) -> RunRecord:
 
 def _print(record: RunRecord, store: Store) -> None:
     console = wide_console()
-    color = {"pass": "bold green", "fail": "bold red"}.get(record.verdict.value, "bold yellow")
-    console.print(f"[{color}]{terminal_text(record.sentence)}[/]")
+    console.print(f"[{VERDICT_STYLES[record.verdict.value]}]{terminal_text(record.sentence)}[/]")
     if record.error:
         console.print(terminal_text(record.error))
     console.print(

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvcanary.cli.exit_codes import PASS, VERDICT_EXIT_CODES
 from kvcanary.cli.follow import follow_job
-from kvcanary.cli.options import fail, wide_console, write_document
+from kvcanary.cli.options import Home, JsonTarget, fail, wide_console, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.faults.presets import PRESETS
@@ -48,10 +48,8 @@ def command(
         str | None, typer.Option(help=f"Tell one named story instead, row by row under each configuration: {', '.join(PRESETS)}.")
     ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Run what an earlier campaign left over, with its choices.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    home: Home = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """Serve a workload with one fault per run, and count what each canary configuration reports.
 

@@ -13,7 +13,7 @@ from kvcanary.analysis.compare import differences, judge_runs
 from kvcanary.charts.compare_sections import compare_report
 from kvcanary.cli.compare_kinds import KINDS, Compared
 from kvcanary.cli.exit_codes import NOT_RUN, PASS, VERDICT_EXIT_CODES
-from kvcanary.cli.options import fail, wide_console, write_document
+from kvcanary.cli.options import VERDICT_STYLES, Home, JsonTarget, fail, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_text
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
@@ -35,10 +35,8 @@ def command(
                      "detection rate and every configuration's speed."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report, one HTML file that needs no network.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    home: Home = None,
+    json_target: JsonTarget = None,
 ) -> None:  # fmt: skip
     """Settings that differ, and how what was measured does, with intervals: of benchmarks the ratio of rates of every operation that both
     measured, of campaigns the difference of every detection rate (kind of fault and configuration) and the ratio of what the canary cost.
@@ -116,8 +114,7 @@ def _document(sides: _Sides, found: Sequence[Compared], judged: Sequence[tuple[V
 def _print(sides: _Sides, found: Sequence[Compared], judged: Sequence[tuple[Verdict, str]]) -> None:
     console = wide_console()
     for verdict, sentence in judged:
-        color = {"pass": "bold green", "fail": "bold red"}.get(verdict.value, "bold yellow")
-        console.print(f"[{color}]{terminal_text(sentence)}[/]")
+        console.print(f"[{VERDICT_STYLES[verdict.value]}]{terminal_text(sentence)}[/]")
     for item in differences([side[0] for side in sides]):
         console.print(f"  {item.group}: {terminal_text(item.name)}: {terminal_text(' | '.join(item.values))}")
     for side, one in zip(sides[1:], found, strict=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
 
 from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
-from kvcanary.cli.options import wide_console, write_document
+from kvcanary.cli.options import JsonTarget, wide_console, write_document
 from kvcanary.errors import KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.kernels.backends import available_backends, get_backend
@@ -31,9 +31,7 @@ _CAPTURABLE = ("triton",)
 
 
 def command(
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """Check every backend on every device here: equal bytes to the reference, planted faults found, and on a GPU graph capture.
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvcanary.cli.options import fail, write_document
+from kvcanary.cli.options import JsonBeside, fail, write_document
 from kvcanary.config.findings import Severity
 from kvcanary.config.fix_amounts import with_amount
 from kvcanary.config.settings import read_flat
@@ -45,9 +45,7 @@ def command(
             help=f"Files to read, - for standard input; several are put together. A URL is fetched if {HOSTS_VARIABLE} allows it.",
         ),
     ],
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE, or - for standard output.")
-    ] = None,
+    json_to: JsonBeside = None,
 ) -> None:
     """Read what is there instead of retyping it: recognises launch commands, logs, JSON and errors by itself.
 

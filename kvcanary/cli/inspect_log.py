@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -18,11 +17,11 @@ from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis, diagnose
 from kvcanary.analysis.inspection import counts, report_data
 from kvcanary.analysis.log_stream import read_logs, read_stream
 from kvcanary.cli.exit_codes import BAD_INPUT, VERDICT_EXIT_CODES
+from kvcanary.cli.options import VERDICT_STYLES, HomeToKeep, JsonBeside, write_document
 from kvcanary.errors import ImportTextError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.units import format_bytes, format_count
 
-_VERDICT_STYLES = {"pass": "bold blue", "fail": "bold red", "partial": "bold yellow", "not run": "bold yellow"}
 _PROGRESS_FROM_BYTES = 64 << 20
 SNAPSHOT_SUFFIX = ".safetensors"
 
@@ -34,12 +33,10 @@ def command(
             help="Server logs, also .gz and .zst; several ranks or days are put together; - is stdin. Or snapshots (.safetensors)."
         ),
     ],
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE, or - for stdout.")
-    ] = None,
+    json_to: JsonBeside = None,
     max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows of each list that are shown or written.")] = 20,
     keep: Annotated[bool, typer.Option("--keep", help="Store the result, not the log, as a run; `kvcanary runs` lists it.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Data folder for --keep. Default: KVCANARY_HOME, else the user's data folder.")] = None,
+    home: HomeToKeep = None,
 ) -> None:
     """Read server logs and say what is corrupted, what pattern it makes and what is the likely cause.
 
@@ -54,17 +51,7 @@ def command(
         errors.print(terminal_text(str(error)))
         raise typer.Exit(BAD_INPUT) from error
     if json_to is not None:
-        data = json.dumps(report_data(log, diagnosis, max_violations=max(max_rows, 1000)), indent=2)
-        if json_to == "-":
-            print(data)
-        else:
-            try:
-                Path(json_to).write_text(data + "\n", encoding="utf-8")
-            except OSError as error:
-                errors.print(
-                    f"--json {terminal_text(json_to)} cannot be written: {error.strerror}; give the path of a file in a folder that exists"
-                )
-                raise typer.Exit(BAD_INPUT) from error
+        write_document(report_data(log, diagnosis, max_violations=max(max_rows, 1000)), json_to)
     if json_to != "-":
         _print(log, diagnosis, Console(highlight=False), max_rows)
     if keep:
@@ -114,7 +101,7 @@ def _read(paths: list[Path], errors: Console) -> CanaryLog:
 
 
 def _print(log: CanaryLog, diagnosis: Diagnosis, console: Console, max_rows: int) -> None:
-    style = _VERDICT_STYLES[diagnosis.verdict]
+    style = VERDICT_STYLES[diagnosis.verdict]
     console.print(f"[{style}]{diagnosis.verdict.upper()}[/] {terminal_text(diagnosis.sentence)}")
     for reason in diagnosis.coverage.reasons[: max_rows if diagnosis.verdict != "not run" else 1]:
         console.print(f"  [yellow]![/] {terminal_text(reason)}")

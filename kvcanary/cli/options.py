@@ -21,7 +21,16 @@ from kvcanary.escape import visible
 from kvcanary.units import format_bytes
 
 SETTINGS_FILE_LIMIT_BYTES = 1 << 20
-_PANELS = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
+VERDICT_STYLES = {"pass": "bold green", "fail": "bold red", "partial": "bold yellow", "not run": "bold yellow"}
+
+Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
+HomeToKeep = Annotated[Path | None, typer.Option(help="Data folder for --keep. Default: KVCANARY_HOME, else the user's data folder.")]
+JsonBeside = Annotated[
+    str | None, typer.Option("--json", metavar="-|FILE", help="Write the result as JSON to FILE as well, or to standard output (-) alone.")
+]
+JsonTarget = Annotated[
+    str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
+]
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +85,7 @@ def write_document(document: dict[str, Any], target: str) -> None:
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        fail(f"--json {target}: {error.strerror}")
+        fail(f"--json {target} cannot be written: {error.strerror}; give the path of a file in a folder that exists")
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -127,7 +136,7 @@ def _field(spec: FieldSpec) -> inspect.Parameter:
         f"--{spec.name.replace('_', '-')}",
         help=f"{spec.help}{choices}{flag} Default: {default}.",
         metavar=spec.kind.upper(),
-        rich_help_panel=_PANELS[spec.group],
+        rich_help_panel=spec.group.capitalize(),
         show_default=False,
     )
     return inspect.Parameter(spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])

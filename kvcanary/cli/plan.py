@@ -11,7 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
-from kvcanary.cli.options import SETTINGS_FILE_LIMIT_BYTES, fail, read_file, read_settings, wide_console, with_settings, write_document
+from kvcanary.cli.options import (
+    SETTINGS_FILE_LIMIT_BYTES,
+    HomeToKeep,
+    JsonTarget,
+    fail,
+    read_file,
+    read_settings,
+    wide_console,
+    with_settings,
+    write_document,
+)
 from kvcanary.config.devices import Device, catalogue, find_device, parse_devices
 from kvcanary.config.findings import Severity, count_sentence
 from kvcanary.config.geometry import Unknown
@@ -39,10 +49,8 @@ def command(
     devices: Annotated[Path | None, typer.Option("--devices", metavar="FILE", help="Accelerators of your own, as JSON.")] = None,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="A start-up log to lay beside the plan, line by line.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Store the plan as a run; `kvcanary runs` lists it.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Data folder for --keep. Default: KVCANARY_HOME, else the user's data folder.")] = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    home: HomeToKeep = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """Check settings against every rule at once, compute launch capacities and memory, and solve them backwards.
 

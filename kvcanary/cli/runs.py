@@ -14,9 +14,9 @@ from rich.table import Table
 
 from kvcanary.cli import runs_disk
 from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
-from kvcanary.cli.options import fail, read_file, wide_console, write_document
+from kvcanary.cli.options import Home, JsonTarget, fail, read_file, wide_console, write_document
 from kvcanary.cli.run_names import find_run, write_bytes, write_text
-from kvcanary.cli.runs_table import Home, read_age, run_table
+from kvcanary.cli.runs_table import read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text, visible
 from kvcanary.store.database import Store
@@ -31,9 +31,6 @@ group = typer.Typer(
 
 _DOCUMENT_LIMIT_BYTES = 256 << 20
 
-JsonTarget = Annotated[
-    str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, a part of it that no other has, or latest.")]
 SomeRuns = Annotated[list[str], typer.Argument(metavar="RUN...", help="One or more runs.")]
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from kvcanary.cli.exit_codes import PARTIAL
-from kvcanary.cli.options import fail, wide_console, write_document
-from kvcanary.cli.runs_table import Home, how_many, read_age, run_table
+from kvcanary.cli.options import Home, JsonTarget, fail, wide_console, write_document
+from kvcanary.cli.runs_table import how_many, read_age, run_table
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text, visible
 from kvcanary.store.home import open_store
@@ -98,9 +98,7 @@ def _print_rows(console: Console, rows: list[RunRow]) -> None:
 
 def usage(
     home: Home = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """What the store takes on disk, by kind of run, and what is free."""
     try:

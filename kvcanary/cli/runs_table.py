@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from kvcanary.errors import ConfigError
@@ -19,8 +16,6 @@ from kvcanary.units import format_bytes, format_count
 _AGE = re.compile(r"([0-9]{1,6})\s*(min|h|d|w)")
 _AGE_S = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _CELL_CHARS = 40
-
-Home = Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")]
 
 
 def read_age(text: str) -> float:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, NOT_RUN, PARTIAL, PASS
-from kvcanary.cli.options import fail, read_file, wide_console, write_document
+from kvcanary.cli.options import Home, JsonTarget, fail, read_file, wide_console, write_document
 from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.sweep import TEXT_LIMIT, Sweep, read_sweep
@@ -26,10 +26,8 @@ def command(
     executor: Annotated[str, typer.Option(help="local: worker processes, one per device; ray: a Ray cluster.")] = "local",
     ray_address: Annotated[str, typer.Option(help="Of the cluster: auto, ray://host:port; empty starts one on this host.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points with time and memory, and stop.")] = False,
-    home: Annotated[Path | None, typer.Option(help="Data folder. Default: KVCANARY_HOME, else the user's data folder.")] = None,
-    json_target: Annotated[
-        str | None, typer.Option("--json", metavar="-|FILE", help="Write one JSON document to standard output (-) or a file, nothing else.")
-    ] = None,
+    home: Home = None,
+    json_target: JsonTarget = None,
 ) -> None:
     """Run every point of a sweep. The same call again runs what is missing; a point that fails does not end it; Ctrl-C stops it.
     The page Runs of the same data folder shows how far it is and can stop it too.

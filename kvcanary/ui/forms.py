@@ -8,12 +8,11 @@ import streamlit as st
 
 from kvcanary.config.findings import Finding
 from kvcanary.config.presets import find_preset, presets
-from kvcanary.config.settings import FIELDS, FieldSpec, format_field
+from kvcanary.config.settings import FIELDS, GROUPS, FieldSpec, format_field
 from kvcanary.errors import ConfigError
 from kvcanary.ui import plan_devices, state, style
 from kvcanary.units import format_bytes, parse_size
 
-GROUP_TITLES = {"pool": "Pool", "batch": "Batch", "canary": "Canary", "model": "Model", "memory": "Memory"}
 FIRST_FIELDS = (
     "req_to_token_pool_size", "max_seq_len_per_req", "pool_slot_count", "page_size",
     "cuda_graph_max_bs", "speculative_num_draft_tokens", "max_prefill_tokens", "chunked_prefill_size",
@@ -28,9 +27,9 @@ def settings_form(findings: Sequence[Finding]) -> None:
     """All groups; rare fields fold away, and open by themselves when one of them has an error."""
     by_field = _messages(findings)
     style.mark_imported([state.widget_key(name) for name in state.sources()])
-    for group, title in GROUP_TITLES.items():
+    for group in GROUPS:
         names = [name for name, spec in FIELDS.items() if spec.group == group]
-        st.markdown(f"**{title}**")
+        st.markdown(f"**{group.capitalize()}**")
         if group == "memory":
             plan_devices.draw()
         _grid([name for name in names if name in FIRST_FIELDS], by_field)
@@ -40,7 +39,7 @@ def settings_form(findings: Sequence[Finding]) -> None:
             open_it = any(name in by_field and by_field[name].severity == "error" for name in rest)
             imported = sum(name in state.sources() for name in rest)
             counts = [f"{len(changed)} changed"] * bool(changed) + [f"{imported} with a source"] * bool(imported)
-            label = f"More about {title.lower()}" + (f" ({', '.join(counts)})" if counts else "")
+            label = f"More about {group}" + (f" ({', '.join(counts)})" if counts else "")
             with st.expander(label, expanded=open_it, key=f"more.{group}"):
                 _grid(rest, by_field)
 

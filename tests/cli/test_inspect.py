@@ -89,6 +89,14 @@ def test_json_is_versioned_and_exact(tmp_path: Path) -> None:
     assert json.loads(target.read_text()) == data
 
 
+@pytest.mark.parametrize(("command", "text"), [("inspect", stats(100, 0)), ("import", "sglang serve --model-path m --page-size 16")])
+def test_a_document_that_cannot_be_written_is_bad_input_and_says_what_to_give(tmp_path: Path, command: str, text: str) -> None:
+    result = runner.invoke(app, [command, write(tmp_path, f"{text}\n"), "--json", str(tmp_path / "no folder" / "out.json")])
+    assert result.exit_code == 2
+    assert "out.json cannot be written: No such file or directory; give the path of a file in a folder that exists" in result.stderr
+    assert result.stdout == ""
+
+
 def test_reads_standard_input() -> None:
     result = runner.invoke(app, ["inspect", "-"], input=f"{stats(100, 0)}\n")
     assert result.exit_code == 0
