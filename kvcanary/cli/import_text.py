@@ -14,12 +14,10 @@ from rich.table import Table
 
 from kvcanary.cli.options import JsonBeside, fail, write_document
 from kvcanary.config.findings import Severity
-from kvcanary.config.fix_amounts import with_amount
-from kvcanary.config.settings import read_flat
 from kvcanary.errors import ImportTextError
 from kvcanary.escape import terminal_text
+from kvcanary.importers.amounts import with_amounts
 from kvcanary.importers.detect import MAX_BYTES, merge, read_bytes
-from kvcanary.importers.error_messages import missing_fraction
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.importers.server_info import HOSTS_VARIABLE, fetch, parse_hosts
 
@@ -101,10 +99,7 @@ def _print_explanation(explanation: ErrorExplanation, result: ImportResult, cons
     console.print(f"  {terminal_text(explanation.explanation)}")
     for number, cause in enumerate(explanation.causes, 1):
         console.print(f"  {number}. {terminal_text(cause)}")
-    stated, missing = result.settings_values(), missing_fraction(result.observed)
-    settings = read_flat(stated)[0]
-    for given in explanation.fixes:
-        fix = with_amount(given, settings, stated, missing)
+    for given, fix in zip(explanation.fixes, with_amounts(explanation.fixes, result.observed, result.settings_values()), strict=True):
         if fix.amount_known:
             said = f"{fix.flag} ({fix.text})" if fix.flag else fix.text
         else:

@@ -61,6 +61,11 @@ def _raise_fraction(fix: Fix, was: float | None, settings: Settings) -> Fix:
     return _valued(fix, answer.fraction, f"set {fix.flag} to {answer.fraction}: weights and one request")
 
 
+def least_step_down(missing_fraction: float) -> float:
+    """By how much a static fraction has to go down for a share (0..1) that was missing, in whole hundredths."""
+    return math.ceil(missing_fraction * 100) / 100
+
+
 def _lower_fraction(fix: Fix, was: float | None, missing_fraction: float | None, cap: int | None) -> Fix:
     if missing_fraction is None:
         return fix
@@ -69,7 +74,7 @@ def _lower_fraction(fix: Fix, was: float | None, missing_fraction: float | None,
         # SGLang takes the smaller of the two; only the one that decides gives memory back.
         share += f"; where --max-total-tokens {cap} holds the pool below the share, lower that instead"
     if was is None:
-        return replace(fix, text=f"{fix.text} by at least {math.ceil(missing_fraction * 100) / 100}: {share}")
+        return replace(fix, text=f"{fix.text} by at least {least_step_down(missing_fraction)}: {share}")
     value = math.floor((was - missing_fraction) * 100) / 100
     if value <= 0:
         return replace(fix, text=f"{fix.text} from {was:g}; that alone does not help: {share}")

@@ -7,14 +7,14 @@ fixes. Labels are stable. The messages themselves are in canary_errors, memory_e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from kvcanary.importers.canary_errors import CANARY
 from kvcanary.importers.error_entries import Entry, Groups, shown
 from kvcanary.importers.log_records import Record
 from kvcanary.importers.memory_errors import MEMORY, NEGATIVE
-from kvcanary.importers.out_of_memory import OutOfMemory, lack_gib
+from kvcanary.importers.out_of_memory import OutOfMemory
 from kvcanary.importers.result import ErrorExplanation
 from kvcanary.importers.sizing_errors import SIZING
 
@@ -53,12 +53,6 @@ def explain(records: Iterable[Record], engine: str) -> tuple[list[ErrorExplanati
         # The engine's own sentence about the same thing, printed behind it.
         found = [entry for entry in found if entry.label != "no_kv_memory"]
     return found, values
-
-
-def missing_fraction(observed: Mapping[str, Any]) -> float | None:
-    """The share (0..1) that the failed allocation of a text lacked of what the static fraction is a share of; None where nothing tells."""
-    lack, whole = lack_gib(observed.get("oom", {})), observed.get("oom_share_of_gib")
-    return min(1.0, lack / whole) if lack is not None and whole else None
 
 
 def _add(found: list[ErrorExplanation], entry: Entry, message: str, groups: Groups, line: int) -> None:

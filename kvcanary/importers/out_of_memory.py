@@ -8,6 +8,7 @@ from typing import Any
 
 from kvcanary.config.findings import Fix
 from kvcanary.config.rule_parts import fix
+from kvcanary.importers.amounts import lack_gib
 from kvcanary.importers.error_entries import shown, towards
 from kvcanary.importers.log_records import Record
 from kvcanary.importers.result import ErrorExplanation
@@ -48,14 +49,6 @@ def find_message(text: str) -> tuple[str, dict[str, float]] | None:
             details[key] = exact if scale == 1 else round(exact * scale, 4)
             end = max(end, match.end())
     return text[message.start() : end], details
-
-
-def lack_gib(details: dict[str, Any]) -> float | None:
-    """How much of the allocation was not free, in GiB; None where the message does not say, or enough was free."""
-    if not {"tried_gib", "free_mib"} <= details.keys():
-        return None
-    lack: float = details["tried_gib"] - details["free_mib"] / 1024
-    return lack if lack > 0 else None
 
 
 Explained = tuple[str, tuple[str, ...], tuple[Fix, ...]]

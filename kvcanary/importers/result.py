@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from kvcanary.config.findings import Finding, Fix
+from kvcanary.importers.amounts import fix_document, with_amounts
 
 
 class ImportKind(StrEnum):
@@ -158,12 +159,23 @@ class ImportResult:
             "observed": _plain(self.observed),
             "fields": {name: _field(entry) for name, entry in self.fields.items()},
             "findings": [finding.to_dict() for finding in self.findings],
-            "explanations": [_explanation(entry) for entry in self.explanations],
+            "explanations": [self._explanation(entry) for entry in self.explanations],
             "unknown": [entry.flag for entry in self.unknown],
             "suggestions": {entry.flag: entry.suggestion for entry in self.unknown if entry.suggestion},
             "unresolved": list(self.unresolved),
             "conflicts": {entry.name: [_plain(candidate.value) for candidate in entry.candidates] for entry in self.conflicts},
             "conflict_sources": {entry.name: _conflict(entry) for entry in self.conflicts},
+        }
+
+    def _explanation(self, entry: ErrorExplanation) -> dict[str, Any]:
+        stated = self.settings_values()
+        return {
+            "label": entry.label,
+            "message": entry.message,
+            "explanation": entry.explanation,
+            "causes": list(entry.causes),
+            "fixes": [fix_document(fix, self.observed, stated) for fix in with_amounts(entry.fixes, self.observed, stated)],
+            "line": entry.line,
         }
 
 
@@ -188,18 +200,4 @@ def _conflict(entry: Conflict) -> dict[str, Any]:
         "candidates": [_field(candidate) for candidate in entry.candidates],
         "chosen": _field(entry.chosen) if entry.chosen else None,
         "reason": entry.reason,
-    }
-
-
-def _explanation(entry: ErrorExplanation) -> dict[str, Any]:
-    return {
-        "label": entry.label,
-        "message": entry.message,
-        "explanation": entry.explanation,
-        "causes": list(entry.causes),
-        "fixes": [
-            {"field": fix.field, "value": fix.value, "flag": fix.flag, "text": fix.text, "amount_known": fix.amount_known}
-            for fix in entry.fixes
-        ],
-        "line": entry.line,
     }

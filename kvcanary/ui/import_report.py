@@ -10,7 +10,7 @@ from kvcanary.config.findings import Severity
 from kvcanary.config.fix_amounts import with_amount
 from kvcanary.config.settings import FIELDS, format_field
 from kvcanary.escape import html_text
-from kvcanary.importers.error_messages import missing_fraction
+from kvcanary.importers.amounts import missing_fraction
 from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
 from kvcanary.ui import blocks, plan_choices, plan_findings, state
 from kvcanary.units import format_count, group_digits

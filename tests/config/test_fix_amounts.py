@@ -12,9 +12,9 @@ from kvcanary.config.memory import memory_plan
 from kvcanary.config.remedies import fraction_for_one_request
 from kvcanary.config.settings import Settings
 from kvcanary.config.solve import FractionAnswer
+from kvcanary.importers.amounts import missing_fraction
 from kvcanary.importers.detect import read_text
 from kvcanary.importers.error_entries import towards
-from kvcanary.importers.error_messages import missing_fraction
 from tests.config.plans import server
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 50.00 GiB of which 1.50 GiB is free"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvcanary.importers.amounts import missing_fraction
 from kvcanary.importers.detect import read_text
-from kvcanary.importers.error_messages import missing_fraction
 from kvcanary.importers.result import ErrorExplanation, ImportResult
 
 ARGUMENTS = "[2031-02-03 04:05:00] server_args=ServerArgs(model_path='/m/wren', tp_size=2, page_size=16, mem_fraction_static=0.85)\n"
