@@ -76,7 +76,7 @@ def _print(result: ImportResult, console: Console) -> None:
     engine = f" ({terminal_text(result.engine)})" if result.engine else ""
     console.print(f"[bold]{terminal_text(result.name)}[/]: {', '.join(names)}{engine}, {len(result.fields)} settings fields")
     for explanation in result.explanations:
-        _print_explanation(explanation, result, console)
+        print_explanation(explanation, result, console)
     if result.fields:
         table = Table("Field", "Value", "From", "How", box=None, pad_edge=False, header_style="bold")
         for name, entry in result.fields.items():
@@ -94,7 +94,8 @@ def _print(result: ImportResult, console: Console) -> None:
     _print_list(console, "no value in the text", result.unresolved)
 
 
-def _print_explanation(explanation: ErrorExplanation, result: ImportResult, console: Console) -> None:
+def print_explanation(explanation: ErrorExplanation, result: ImportResult, console: Console) -> None:
+    """The message, what it means, its causes, and what to change by how much as far as the text tells."""
     console.print(f"[bold red]{terminal_text(explanation.message)}[/]")
     console.print(f"  {terminal_text(explanation.explanation)}")
     for number, cause in enumerate(explanation.causes, 1):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcanary.cli.exit_codes import FAIL, PASS
+from kvcanary.cli.import_text import print_explanation
 from kvcanary.cli.options import (
     SETTINGS_FILE_LIMIT_BYTES,
     HomeToKeep,
@@ -34,6 +35,7 @@ from kvcanary.config.rules import RULES
 from kvcanary.errors import ConfigError, ImportTextError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.importers.detect import MAX_BYTES, read_bytes
+from kvcanary.importers.result import ImportResult
 from kvcanary.units import format_bytes, format_count, group_digits
 
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -54,7 +56,8 @@ def command(
 ) -> None:
     """Check settings against every rule at once, compute launch capacities and memory, and solve them backwards.
 
-    Exit code 0: the server starts (warnings allowed) · 1: it does not · 2: a value cannot be read.
+    Exit code 0: the server starts (warnings allowed) · 1: it does not · 2: a value cannot be read. A log beside the plan changes none of
+    these, also one that holds an error: the settings are judged, not the log.
 
     Examples:
 
@@ -70,17 +73,19 @@ def command(
     settings, problems = read_settings(given)
     if problems:
         fail("\n".join(problem.message for problem in problems))
-    report = plan_report(settings, None if log is None else _observed(log))
+    beside = None if log is None else _read_log(log)
+    report = plan_report(settings, None if beside is None else dict(beside.observed))
+    document = {**plan_document(report), "log_errors": None if beside is None else beside.to_dict()["explanations"]}
     if json_target is not None:
-        write_document(plan_document(report), json_target)
+        write_document(document, json_target)
     else:
-        _print(report)
+        _print(report, beside)
     if keep:
-        _keep(report, home)
+        _keep(report, document, home)
     raise typer.Exit(PASS if report.starts else FAIL)
 
 
-def _keep(report: PlanReport, home: Path | None) -> None:
+def _keep(report: PlanReport, document: dict[str, Any], home: Path | None) -> None:
     # Brings the database along, for which other plans need not wait.
     from kvcanary.lab.records import Verdict
     from kvcanary.store.home import open_store
@@ -88,7 +93,7 @@ def _keep(report: PlanReport, home: Path | None) -> None:
     verdict = Verdict.PASS if report.starts else Verdict.FAIL
     try:
         run = open_store(os.environ, home).save_plan(
-            report.settings.to_flat(), verdict=verdict, sentence=report.sentence, document=plan_document(report)
+            report.settings.to_flat(), verdict=verdict, sentence=report.sentence, document=document
         )
     except KvCanaryError as error:
         fail(str(error))
@@ -110,20 +115,22 @@ def _device(name: str, path: Path | None) -> Device:
     return device
 
 
-def _observed(path: Path) -> dict[str, Any]:
+def _read_log(path: Path) -> ImportResult:
     try:
         with path.open("rb") as stream:
-            return dict(read_bytes(stream.read(MAX_BYTES + 1), path.name).observed)
+            return read_bytes(stream.read(MAX_BYTES + 1), path.name)
     except OSError as error:
         fail(f"--log {path}: {error.strerror}")
     except ImportTextError as error:
         fail(f"--log {error}")
 
 
-def _print(report: PlanReport) -> None:
+def _print(report: PlanReport, beside: ImportResult | None) -> None:
     console = wide_console()
     word, style = ("Starts", "bold green") if report.starts else ("Will not start", "bold red")
     console.print(f"[{style}]{word}[/]: {count_sentence(finding.severity for finding in report.findings)} from {len(RULES)} rules")
+    if beside is not None and beside.explanations:
+        console.print(f"[bold red]The log holds an error[/], explained below: {terminal_text(beside.explanations[0].message)}")
     for finding in report.findings:
         console.print(f"\n[{_COLORS[finding.severity]}]{finding.severity.upper()}[/] {terminal_text(finding.message)}")
         console.print(f"  {terminal_text(finding.why)}")
@@ -137,9 +144,8 @@ def _print(report: PlanReport) -> None:
         console.print(f"\n[bold]Memory of one rank[/]: {terminal_text(report.plan.summary)}")
         console.print(_memory_table(report.plan))
         _print_solved(report.plan, console)
-    if report.log is not None:
-        console.print(f"\n[bold]Log beside the plan[/]: {terminal_text(report.log.text)}")
-        console.print(_log_table(report.log))
+    if beside is not None:
+        _print_log(report.log, beside, console)
     if report.starts:
         console.print("\n[bold]As a launch command[/]")
         console.print(terminal_text(sglang_flags(report.settings)))
@@ -161,6 +167,17 @@ def _print_solved(plan: MemoryPlan, console: Console) -> None:
     costs = canary_cost(plan)
     for cost in costs if isinstance(costs, tuple) else ():
         console.print(f"  {terminal_text(cost.label)}: {terminal_text(cost.text)}")
+
+
+def _print_log(log: Reconciliation | None, read: ImportResult, console: Console) -> None:
+    if log is not None:
+        console.print(f"\n[bold]Log beside the plan[/]: {terminal_text(log.text)}")
+        console.print(_log_table(log))
+    for finding in read.findings:
+        console.print(f"[{_COLORS[finding.severity]}]{finding.severity}[/] {terminal_text(finding.message)}. {terminal_text(finding.why)}")
+    for explanation in read.explanations:
+        console.print("\n[bold]Error of the log[/], with what would settle it there")
+        print_explanation(explanation, read, console)
 
 
 def _log_table(log: Reconciliation) -> Table:

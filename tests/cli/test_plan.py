@@ -144,6 +144,40 @@ def test_a_log_beside_the_plan(tmp_path: Path) -> None:
     assert "Log beside the plan: 5 of 7 values agree" in run(*MODEL, "--log", str(log)).stdout
 
 
+FAILED = (
+    "[2026-10-02 06:10:40] server_args=ServerArgs(model_path='/m/w', mem_fraction_static=0.9)\n"
+    "[2026-10-02 06:10:41 TP0] Load weight end. type=W, avail mem=30.00 GB, mem usage=10.00 GB.\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 1.00 GiB is free.\n"
+)
+SERVED = (
+    "[2026-10-02 06:20:40] server_args=ServerArgs(model_path='/m/w', mem_fraction_static=0.8)\n"
+    "[2026-10-02 06:20:41 TP0] Load weight end. type=W, avail mem=30.00 GB, mem usage=10.00 GB.\n"
+    "[2026-10-02 06:20:55] max_total_num_tokens=180000, context_len=20000\n"
+)
+
+
+@pytest.mark.parametrize(("slots", "code"), [("16k", 0), ("0", 1)])
+def test_an_error_of_the_log_is_told_and_does_not_judge_the_settings(tmp_path: Path, slots: str, code: int) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(FAILED)
+    result = run("--pool-slot-count", slots, "--log", str(log))
+    assert result.exit_code == code
+    assert "The log holds an error, explained below: CUDA out of memory. Tried to allocate 2.00 GiB." in result.stdout
+    assert "change --mem-fraction-static 0.87 (set --mem-fraction-static to 0.87 or less" in result.stdout
+    [error] = document("--pool-slot-count", slots, "--log", str(log))["log_errors"]
+    assert (error["label"], error["fixes"][0]["amounts"]["value_fraction"]) == ("oom", 0.87)
+
+
+def test_what_a_log_without_an_error_leaves_to_say(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(FAILED + SERVED)
+    printed = run("--log", str(log)).stdout
+    assert "The log holds an error" not in printed
+    assert "warning an earlier start in the text failed. It said: CUDA out of memory." in printed
+    assert document("--log", str(log))["log_errors"] == []
+    assert document()["log_errors"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
