@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvcanary.analysis import slot_map
 from kvcanary.analysis.canary_log import CanaryLog
 from kvcanary.analysis.crossfilter import Crossfilter
 from kvcanary.analysis.diagnosis import Diagnosis, diagnose
 from kvcanary.analysis.incidents import MAX_ROWS, ChainLinks, chain_links
 from kvcanary.layout import SlotStatus
-from kvcanary.units import format_count
+from kvcanary.units import format_count, format_fraction
 
 # A printed slot number may be damaged itself; a map of it must take neither the machine's memory nor a second. No pool is near this.
 MAP_LIMIT = 1 << 25
@@ -28,6 +29,11 @@ class Pool:
     name: str
     num_slots: int
     origin: str
+
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return {"FULL": "full pool", "SWA": "window pool"}.get(self.name, f"pool {self.name}")
 
 
 class ReportedRows:
@@ -111,6 +117,15 @@ class ReportedRows:
         inside = slots[slots < len(status)]
         status[inside] = SlotStatus.CORRUPTED
         return status, len(slots) - len(inside)
+
+    def summary(self, pool: Pool, status: npt.NDArray[np.uint8], outside: int) -> str:
+        """What `status` gave, in a sentence: of a log what it reports, of a snapshot also what was checked."""
+        if self.statuses:
+            return f"{slot_map.summary_line(status)} {pool.origin.capitalize()}."
+        bad, slots = slot_map.count_statuses(status)[SlotStatus.CORRUPTED], self.slots_of(pool)
+        pages = f"; pages of {self.page_size}" if self.page_size and self.page_size > 1 else ""
+        text = f"{format_count(bad)} of {format_count(slots)} slots reported ({format_fraction(bad / slots)}); {pool.origin}{pages}."
+        return f"{text} {format_count(outside)} reported slot numbers lie outside the map." if outside else text
 
     def _pool(self, name: str) -> Pool:
         exact = [len(status) for (pool, _), status in self.statuses.items() if pool == name]

@@ -20,7 +20,6 @@ from kvcanary.units import format_bytes, format_count
 
 _LIMIT = 200
 _NAMES = 6
-_POOLS = {"FULL": "full pool", "SWA": "window pool"}
 EVENT_WORDS = {
     "error": "error", "sigquit": "child failed", "perturb": "injected fault", "divergence": "window translation", "install": "install",
     "attach": "attached buffers", "health": "health check", "tree": "cache", "ready": "ready", "server_args": "server arguments",
@@ -99,16 +98,12 @@ def _pools(rows: ReportedRows, more: str) -> Sequence[Section]:
     for pool in rows.pools:
         if not pool.num_slots:
             continue
-        name = _POOLS.get(pool.name, f"pool {pool.name}")
         status, outside = rows.status(pool, everything)
         tallies = slot_map.count_statuses(status)
-        bad, grid = tallies[SlotStatus.CORRUPTED], slot_map.reduce_to_tiles(status)
-        text = f"{format_count(bad)} of {format_count(rows.slots_of(pool))} slots reported; {pool.origin}."
-        if outside:
-            text += f" {format_count(outside)} reported slot numbers lie outside the map."
+        grid, text = slot_map.reduce_to_tiles(status), rows.summary(pool, status, outside)
         shown = tallies if rows.statuses else tallies | {SlotStatus.FREE: 0}
         picture = Picture(draw=partial(slots.overview, grid, shown), alt=text + more)
-        parts.append(Section(heading=f"Slot map of the {name}", pictures=(picture,), tables=_slots(rows, pool)))
+        parts.append(Section(heading=f"Slot map of the {pool.title}", pictures=(picture,), tables=_slots(rows, pool)))
     return parts
 
 

@@ -16,7 +16,7 @@ from kvcanary.ui import state, style
 from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.ui.inspect_view import take_row
 from kvcanary.ui.selection import marked
-from kvcanary.units import format_count, format_fraction, parse_integer
+from kvcanary.units import format_count, parse_integer
 
 _CONFIG = {"displayModeBar": False}
 _TOGETHER, _EACH = "all ranks together", "one map per rank"
@@ -67,9 +67,8 @@ def _pool_choice(inspected: Inspected) -> Pool:
     pools = {pool.name: pool for pool in inspected.pools}
     if len(pools) == 1:
         return inspected.pools[0]
-    words = {"FULL": "full pool", "SWA": "window pool"}
     name = st.segmented_control(
-        "Pool", list(pools), key="inspect_pool", default=next(iter(pools)), required=True, format_func=lambda pool: words.get(pool, pool),
+        "Pool", list(pools), key="inspect_pool", default=next(iter(pools)), required=True, format_func=lambda each: pools[each].title,
         help="The full and the window pool number their slots apart.", persist_state="session",
     )  # fmt: skip
     return pools[str(name)]
@@ -83,7 +82,7 @@ def shown_pool(inspected: Inspected) -> Pool:
 
 def _one(inspected: Inspected, pool: Pool, kept: np.ndarray, rank: str) -> None:
     status, outside = inspected.status(pool, kept, rank)
-    text = _summary(inspected, pool, status, outside)
+    text = inspected.summary(pool, status, outside)
     counts = slot_map.count_statuses(status)
     grid = slot_map.reduce_to_tiles(status)
     figure = charts.overview(grid, counts if inspected.statuses else counts | {SlotStatus.FREE: 0}, state.theme())
@@ -108,17 +107,6 @@ def _multiples(inspected: Inspected, pool: Pool, kept: np.ndarray, ranks: tuple[
     )  # fmt: skip
     more = f" The first {_MAPS} of {format_count(len(ranks))} ranks; choose another by name." if len(ranks) > _MAPS else ""
     style.caption(text + more)
-
-
-def _summary(inspected: Inspected, pool: Pool, status: np.ndarray, outside: int) -> str:
-    if inspected.statuses:
-        return f"{slot_map.summary_line(status)} {pool.origin.capitalize()}."
-    bad, slots = slot_map.count_statuses(status)[SlotStatus.CORRUPTED], inspected.slots_of(pool)
-    text = (
-        f"{format_count(bad)} of {format_count(slots)} slots reported ({format_fraction(bad / slots)}); {pool.origin}"
-        f"{f'; pages of {inspected.page_size}' if inspected.page_size and inspected.page_size > 1 else ''}."
-    )
-    return f"{text} {format_count(outside)} reported slot numbers lie outside the map." if outside else text
 
 
 def _table(inspected: Inspected, pool: Pool, kept: np.ndarray) -> None:

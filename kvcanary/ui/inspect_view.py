@@ -8,21 +8,22 @@ import streamlit as st
 from kvcanary.analysis.diagnosis import DiagnosedCause
 from kvcanary.analysis.inspected import Inspected
 from kvcanary.charts.inspection_sections import EVENT_WORDS
+from kvcanary.charts.sections import VERDICT_KINDS
 from kvcanary.escape import html_text, markdown_text
+from kvcanary.lab.records import Verdict
 from kvcanary.ui import blocks, selection, style
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui.inspect_reading import Loaded
 from kvcanary.units import format_bytes, format_count
 
 TABLE_LIMIT = 500
-_KINDS = {"pass": "pass", "fail": "error", "partial": "warning", "not run": "note"}
 _FIRST, _REASONS = 2, 3
 
 
 def answer(found: Loaded) -> None:
     """Verdict sentence and coverage."""
     log, diagnosis = found.inspected.log, found.inspected.diagnosis
-    style.verdict(f"{diagnosis.verdict.capitalize()}. {diagnosis.sentence}", _KINDS[diagnosis.verdict])
+    style.verdict(f"{diagnosis.verdict.capitalize()}. {diagnosis.sentence}", VERDICT_KINDS[Verdict(diagnosis.verdict)])
     unread = f", {format_count(log.unread)} of them not understood" if log.unread else ""
     checked = (
         f"{format_count(diagnosis.coverage.protected_tokens)} checks and writes, {format_count(diagnosis.coverage.sweep_passes)} sweeps"

@@ -72,6 +72,8 @@ def test_a_snapshot_knows_every_slot_and_a_filter_hides_only_reports() -> None:
     pool = found.pools[0]
     assert (pool.num_slots, pool.origin) == (4, "pool size from the snapshot")
     assert found.status(pool, found.cross.mask({}))[0].tolist() == known.tolist()
+    said = found.summary(pool, known, 0).replace("\u202f", " ")
+    assert said == "1 of 3 slots corrupted, first at 2; 67 % of the pool was checked (2 slots). Pool size from the snapshot."
     hidden, _ = found.status(pool, found.cross.mask({"rank": ("TP9",)}))
     assert hidden.tolist() == [SlotStatus.RESERVED, SlotStatus.CLEAN, SlotStatus.CLEAN, SlotStatus.SKIPPED]
 

@@ -78,7 +78,7 @@ def test_slots_have_their_page_where_the_server_stated_its_size() -> None:
     [pool] = [section for section in stored(found) if section.heading == "Slot map of the full pool"]
     assert pool.tables[0].head == ("slot", "violations", "role", "page", "in page")
     assert ("153", "20") in [row[3:] for row in pool.tables[0].rows]
-    assert "of 20\u202f000 slots reported; pool size from the log." in pool.pictures[0].alt
+    assert "of 20\u202f000 slots reported (0.01\u202f%); pool size from the log; pages of 64." in pool.pictures[0].alt
 
 
 def test_without_times_the_steps_are_the_axis() -> None:
