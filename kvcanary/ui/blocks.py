@@ -23,13 +23,21 @@ def sentence_for_trouble() -> Iterator[None]:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
     """A small static table; columns named in `numeric` are right-aligned. Cells are plain text."""
+    _table(head, ([html_text(cell) for cell in row] for row in rows), numeric, "kvc-table")
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+    """The same for formulas, second lines and marks: cells are HTML in which the caller has escaped every foreign text."""
+    _table(head, rows, numeric, "kvc-table kvc-plan-table")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int], look: str) -> None:
     classes = ["n" if index in numeric else "" for index in range(len(head))]
     header = "".join(f'<th class="{kind}">{html_text(cell)}</th>' for cell, kind in zip(head, classes, strict=True))
     body = "".join(
-        "<tr>" + "".join(f'<td class="{kind}">{html_text(cell)}</td>' for cell, kind in zip(row, classes, strict=True)) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(row, classes, strict=True)) + "</tr>" for row in rows
     )
-    st.html(f'<div class="kvc-wide"><table class="kvc-table"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')
+    st.html(f'<div class="kvc-wide"><table class="{look}"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>')
 
 
 def key(items: Iterable[tuple[str, str, str]]) -> str:

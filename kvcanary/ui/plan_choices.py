@@ -9,7 +9,7 @@ from kvcanary.config.defaults import Derived
 from kvcanary.config.settings import FIELDS, Settings, format_field, read_flat
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
-from kvcanary.ui import plan_table, state, style
+from kvcanary.ui import blocks, state, style
 from kvcanary.units import group_digits
 
 DERIVED = "derived as SGLang does: "
@@ -59,7 +59,7 @@ def draw(settings: Settings) -> None:
     rows = [_cells(entry.field, format_field(entry.field, entry.value), f"{entry.rule}: {entry.formula}", free) for entry in derived]
     rows += [_cells(entry.field, "unknown", f"{entry.text}; settled by {entry.settle}", free) for entry in open_fields]
     rows.sort(key=lambda row: row[0])
-    plan_table.draw(("setting", "now", "SGLang", "rule with your numbers"), [row[1:] for row in rows], numeric=(1, 2))
+    blocks.html_table(("setting", "now", "SGLang", "rule with your numbers"), [row[1:] for row in rows], numeric=(1, 2))
 
 
 def _cells(name: str, choice: str, rule: str, free: list[str]) -> tuple[int, str, str, str, str]:

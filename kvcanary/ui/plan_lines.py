@@ -6,14 +6,14 @@ from kvcanary.charts.plan import PAYS, memory_sums
 from kvcanary.config.formula import LineItem
 from kvcanary.config.memory import MemoryPlan, PlanLine
 from kvcanary.escape import html_text
-from kvcanary.ui import plan_table, state
+from kvcanary.ui import blocks, state
 from kvcanary.units import format_bytes, group_digits
 
 
 def draw(plan: MemoryPlan) -> None:
     """Every line, then the sums against what there is."""
     rows = [*(_row(line) for line in plan.lines), *(_sum(*row) for row in memory_sums(plan))]
-    plan_table.draw(("line", "bytes", "formula with your numbers"), rows, numeric=(1,))
+    blocks.html_table(("line", "bytes", "formula with your numbers"), rows, numeric=(1,))
 
 
 def _row(line: PlanLine) -> tuple[str, str, str]:

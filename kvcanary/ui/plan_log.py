@@ -10,7 +10,7 @@ from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
 from kvcanary.importers.result import ImportKind, ImportResult
-from kvcanary.ui import plan_table, state, style
+from kvcanary.ui import blocks, state, style
 from kvcanary.units import format_count
 
 _MARKS = {
@@ -42,7 +42,7 @@ def draw(settings: Settings) -> None:
     kind = "warning" if found.unexplained else "pass"
     st.html(f'<p class="kvc-finding kvc-{kind}"><b>{html_text(found.text)}</b></p>')
     rows = sorted(found.rows, key=lambda row: _ORDER.index(row.status))
-    plan_table.draw(("value", "log", "plan", "difference", "verdict"), [_cells(row) for row in rows], numeric=(1, 2, 3))
+    blocks.html_table(("value", "log", "plan", "difference", "verdict"), [_cells(row) for row in rows], numeric=(1, 2, 3))
 
 
 def _cells(row: Row) -> tuple[str, str, str, str, str]:
