@@ -35,7 +35,9 @@ class Planned:
 
 
 def planned(current: state.Current) -> Planned:
-    """Plan the memory once per run."""
+    """Plan the memory once per run; not from a default that stands where a field cannot be read."""
+    if not current.readable:
+        return Planned(current, None)
     try:
         return Planned(current, memory_plan(current.settings))
     except ConfigError as error:
@@ -74,6 +76,9 @@ def _cost_sentence(plan: MemoryPlan) -> str:
 def draw(given: Planned) -> None:
     """Everything that follows from the form."""
     plan_findings.draw(given.current)
+    if not given.current.readable:
+        style.remark("Capacities and memory are computed once every field can be read.", "note")
+        return
     _capacities(given.current)
     if given.plan is None:
         style.remark(f"Memory not computed: {given.problem}.", "note")
@@ -122,9 +127,6 @@ def _memory(plan: MemoryPlan) -> None:
 
 
 def _flags(_plan: MemoryPlan, current: state.Current) -> None:
-    if not current.readable:
-        style.remark("Some fields hold no value; correct them first.", "note")
-        return
     st.code(sglang_flags(current.settings), language="shell", wrap_lines=True)
 
 

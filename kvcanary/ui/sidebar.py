@@ -15,12 +15,14 @@ def draw() -> None:
     current = state.current()
     settings = current.settings
     name = settings.model.model or "No model named"
+    # Where a field cannot be read, the settings hold its default, which nobody chose.
+    slots = f"{format_count(settings.pool.pool_slot_count)} slots" if current.readable else "not computed"
     counted = count_sentence(finding.severity for finding in current.findings)
     device = list(services.devices())[-1]
     with st.sidebar:
         st.html(
-            f'<div class="kvc-side"><b>{html_text(name)}</b><br>{format_count(settings.pool.pool_slot_count)} slots · '
-            f"{html_text(counted)}<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
+            f'<div class="kvc-side"><b>{html_text(name)}</b><br>{slots} · {html_text(counted)}'
+            f"<br><br><b>Backend</b><br>{html_text(services.auto_choice(device))}</div>"
         )
         progress.sidebar()
         if access.login() is not None:

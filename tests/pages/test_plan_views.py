@@ -114,10 +114,24 @@ def test_choices_name_their_rule_and_fill_only_what_nobody_stated() -> None:
     assert field_text(app, "chunked_prefill_size") == "8192"
 
 
-def test_flags_of_readable_settings_only() -> None:
-    app = show(open_plan(**MODEL), "Flags")
-    assert any("--max-total-tokens 180000" in code.value for code in app.code)
-    assert "Some fields hold no value" in html(type_into(app, "pool_slot_count", "12.5"))
+def test_flags_say_the_settings() -> None:
+    assert any("--max-total-tokens 180000" in code.value for code in show(open_plan(**MODEL), "Flags").code)
+
+
+@pytest.mark.parametrize("change", [{"pool_slot_count": "12.5"}, {"weight_bytes": "heavy"}, {"pool_slots": "180000"}])
+def test_nothing_is_computed_from_a_default_in_place_of_what_cannot_be_read(change: dict[str, str]) -> None:
+    app = show(open_plan(**{**MODEL, **change}), "Flags")
+    text = html(app)
+    assert "Capacities and memory are computed once every field can be read." in text
+    for figures in ("Slots verified per launch", "Memory of one rank", "000 slots", "144 slots"):
+        assert figures not in text.replace("\u202f", " ")
+    assert not any("--max-total-tokens" in code.value for code in app.code)
+
+
+def test_figures_come_back_with_the_value() -> None:
+    app = type_into(open_plan(**{**MODEL, "pool_slot_count": "12.5"}), "pool_slot_count", "190000")
+    assert "190\u202f000 slots" in html(app)
+    assert "Slots verified per launch" in html(app)
 
 
 @pytest.mark.parametrize("view", ["Solve", "Frontier", "Lines", "Overflow", "Log", "Choices", "Flags"])
