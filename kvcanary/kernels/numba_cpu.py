@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -241,13 +241,16 @@ class NumbaBackend:
             for index in tickets:
                 results[index] = function(*ranges[index])
 
-        num_helpers = min(self.threads, len(ranges)) - 1
-        helpers = [_pool(self.threads, os.getpid()).submit(work) for _ in range(num_helpers)]
-        work()
-        for helper in helpers:
-            # A helper that has not started yet would find nothing to do: on a busy machine, waiting for it costs more than the launch.
-            if not helper.cancel():
-                helper.result()
+        helpers: list[Future[None]] = []
+        try:
+            helpers.extend(_pool(self.threads, os.getpid()).submit(work) for _ in range(min(self.threads, len(ranges)) - 1))
+            work()
+        finally:
+            # Also after an interrupt: helpers work on addresses, and the caller may free what is there.
+            for helper in helpers:
+                # One that has not started yet would find nothing to do: on a busy machine, waiting for it costs more than the launch.
+                if not helper.cancel():
+                    helper.result()
         return results
 
 

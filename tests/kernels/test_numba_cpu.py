@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -223,6 +226,36 @@ def folds(wide_vectors):
         table, empty = np.zeros((0, len(hashing.SOURCE_FIELDS)), np.int64), np.zeros(0, np.int64)
         compiled(table, empty, 0, 0, hashing.fold_scratch(), np.zeros(0, np.uint64), 0)
     return compiled
+
+
+TARGET = "from kvcanary.kernels.numba_ops import wide; print(wide.AVAILABLE)"
+
+
+@pytest.mark.parametrize(("features", "available"), [("+avx2,+avx512f,+avx512dq", True), ("+avx2,-avx512f,-avx512dq", False)])
+def test_written_out_vectors_are_for_the_cpu_that_numba_compiles_for(features, available):
+    """Not for the one it runs on: numba keeps cached code by the target, so that two machines may share a folder of it."""
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features}
+    done = subprocess.run([sys.executable, "-c", TARGET], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT, env=environment)
+    assert done.stdout.split() == [str(available)]
+
+
+def test_an_interrupted_launch_waits_for_its_threads():
+    """They work on addresses: whoever catches the interrupt may free the memory behind them."""
+    main, started, raising, finished = threading.current_thread(), threading.Event(), threading.Event(), threading.Event()
+
+    def chunk(first, last):
+        if threading.current_thread() is main:
+            assert started.wait(20)
+            raising.set()
+            raise KeyboardInterrupt
+        started.set()
+        assert raising.wait(20)
+        time.sleep(0.1)
+        finished.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        NumbaBackend(threads=2)._run(chunk, [(0, 1), (1, 2)])
+    assert finished.is_set()
 
 
 def test_a_small_launch_starts_no_thread(monkeypatch):

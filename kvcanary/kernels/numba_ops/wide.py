@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from kvcanary import layout
@@ -23,8 +23,13 @@ GROUPS = 8
 ROWS = WORDS * GROUPS
 """Rows of a tile, which holds WORDS words of each, word by word."""
 
-AVAILABLE = bool(llvmlite.binding.get_host_cpu_features().get("avx512dq"))
-"""Whether this CPU has the instruction; elsewhere the same is slower than one row after the other."""
+_TRIPLE, _CPU, _FEATURES = cpu_target.target_context.codegen().magic_tuple()
+
+AVAILABLE = "+avx512dq" in _FEATURES.split(",")
+"""Whether the CPU that numba compiles for has the instruction; elsewhere the same is slower than one row after the other.
+
+Compiled code holds this as a constant, so it comes from what numba's disk cache keeps such code apart by.
+"""
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_I64, WORDS)
