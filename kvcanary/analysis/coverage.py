@@ -79,6 +79,8 @@ def _why_not_run(log: CanaryLog, reports: list[StreamReport]) -> str:
         return f"it was installed (mode {', '.join(sorted(str(mode) for mode in modes))}), and no line shows that a check ran"
     if reports:
         return "its lines hold no counter of a check that ran"
+    if not log.lines:
+        return "the log is empty"
     unread = f"; {log.unread} line{'' if log.unread == 1 else 's'} about it could not be read" if log.unread else ""
     return f"{_number(log.lines, 'line')} and none of the canary{unread}; start the server with --kv-canary log"
 

@@ -190,7 +190,7 @@ def _health(reports: list[StreamReport]) -> DiagnosedCause:
 def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], causes: tuple[DiagnosedCause, ...]) -> str:
     listed = len(log.violations)
     if coverage.verdict == "not run":
-        return "The canary did not run: " + coverage.reasons[0] + "."
+        return f"{'The canary did not run' if log.lines else 'Nothing to read'}: {coverage.reasons[0]}."
     if coverage.verdict == "fail":
         slots = {(finding.replica, finding.slot) for incident in incidents for finding in incident.causes}
         echoes = {(finding.replica, finding.slot) for incident in incidents for finding in incident.echoes} - slots
@@ -201,7 +201,8 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
         least = "at least " if listed > MAX_ROWS else ""
         count = f"{format_count(listed)} violation{'s' if listed != 1 else ''} listed{more}"
         verb, them = "echoes" if len(echoes) == 1 else "echo", "it" if len(slots) == 1 else "them"
-        echoed = f" ({_slots(echoes)} only {verb} {them})" if echoes else ""
+        named = _slots(echoes)
+        echoed = f" ({named}{',' if ', first' in named else ''} only {verb} {them})" if echoes else ""
         return f"{count} for {least}{_slots(slots)}{echoed}{where}.{cause}"
     done = f"{format_count(coverage.protected_tokens)} slot checks and writes" if coverage.protected_tokens else "checks"
     if coverage.verdict == "partial":

@@ -24,6 +24,7 @@ RECORD_LIMIT = 1000
 _TEXT_LIMIT = 60
 _LINE_CHARS = 2000
 _NEAR = 4
+_NAMED = 4
 
 
 def draw(found: Loaded) -> None:
@@ -116,9 +117,15 @@ def _role(found: Loaded, row: int, slot: int) -> str:
                 if finding.echo_of is not None:
                     return f"An echo in incident {incident.number}: slot {format_count(finding.echo_of)} before it in the chain explains all of it."
                 followers = sorted({other.slot for other in incident.echoes if other.echo_of == slot})
-                echoed = f"; echoed by slot {', '.join(map(format_count, followers[:4]))}" if followers else ""
+                echoed = f"; echoed by {_slots(followers)}" if followers else ""
                 return f"A cause in incident {incident.number}: no other slot explains it{echoed}."
     return f"Not part of an incident: incidents are made of the first {format_count(MAX_ROWS)} records."
+
+
+def _slots(numbers: Sequence[int]) -> str:
+    shown, more = numbers[:_NAMED], len(numbers) - _NAMED
+    words = ", ".join(map(format_count, shown)) + (f" and {format_count(more)} more" if more > 0 else "")
+    return f"slot{'' if len(numbers) == 1 else 's'} {words}"
 
 
 def _title(record: Violation) -> str:

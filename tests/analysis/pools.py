@@ -32,6 +32,11 @@ class Pool:
         for slot, record in zip(slots, chain(tokens, first_position), strict=True):
             self.head[slot] = self.tail[slot] = record
 
+    def shared_prefix(self, prefix: Sequence[int], own: Sequence[int]) -> None:
+        """Requests with the same first slots, each with one slot of its own behind them."""
+        for slot in own:
+            self.stamp([*prefix, slot], [*(500 + place for place in range(len(prefix))), 600 + slot])
+
     def verify(self, slots: Sequence[int], *, group: str = "FULL", places: Sequence[str] = ("HEAD", "TAIL")) -> list[Row]:
         """Rows for a request whose row of the table is `slots`."""
         rows = []

@@ -324,6 +324,7 @@ def test_injected_faults_are_named() -> None:
         (f"{install()}\n{stats(100, 0)}\n", "pass", ""),
         (f"{install()}\n", "not run", "no line shows that a check ran"),
         ("some other log\n", "not run", "1 line and none of the canary; start"),
+        ("", "not run", "the log is empty"),
         (f"{prefix()}kv_canary violation: cut\n", "not run", "none of the canary; 1 line about it could not be read"),
         (f"{prefix()}kv_canary violation: cut\n" * 2, "not run", "none of the canary; 2 lines about it could not be read"),
         (f"{stats(100, 0)}\n{prefix('TP1')}Load weight end.\n", "partial", "1 rank without canary lines: TP1"),
@@ -350,6 +351,21 @@ def test_the_sentence_names_three_slots_and_counts_more(monkeypatch: pytest.Monk
     assert diagnosed(rows).sentence.startswith("4 violations listed for 4 slots, first at 40 on TP0.")
     monkeypatch.setattr("kvcanary.analysis.diagnosis.MAX_ROWS", 4)
     assert diagnosed([*rows, Row(slot=5)]).sentence.startswith("5 violations listed for at least 4 slots, first at 40 on TP0.")
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [((41,), "(slot 41 only echoes it)"), ((41, 42), "(slots 41 and 42 only echo it)"), ((41, 42, 43, 44), "(4 slots, first at 41, only echo it)")],
+)  # fmt: skip
+def test_the_sentence_counts_what_echoes(own: tuple[int, ...], words: str) -> None:
+    pool = pool_of_two()
+    pool.shared_prefix([11, 12, 13], own)
+    rows = [row for slot in own for row in pool.verify([11, 12, 34, slot])]
+    assert f"for slot 34 {words} on TP0." in diagnosed(rows).sentence
+
+
+def test_an_empty_text_is_no_word_about_the_canary() -> None:
+    assert diagnose(read_text("")).sentence == "Nothing to read: the log is empty."
 
 
 def test_limits_follow_the_settings() -> None:

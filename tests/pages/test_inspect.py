@@ -17,6 +17,7 @@ from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.log_stream import lines_around, read_streams, read_text
 from kvcanary.ui import inspect_address, inspect_export, inspect_report, state
 from kvcanary.ui.inspect_example import example_log
+from tests.analysis.pools import Pool
 from tests.analysis.rendering import Row, prefix
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -200,6 +201,19 @@ def test_a_clean_text_without_canary_lines_says_that_nothing_ran() -> None:
     assert not app.exception
     assert "Not run. The canary did not run" in html(app)
     assert html(app).count("2 lines and none of the canary") == 2, "in the verdict and under coverage, and no third time"
+
+
+@pytest.mark.parametrize(
+    ("own", "words"), [((41, 42), "echoed by slots 41, 42."), ((41, 42, 43, 44, 45), "echoed by slots 41, 42, 43, 44 and 1 more.")]
+)
+def test_the_card_names_what_echoes_its_slot(own: tuple[int, ...], words: str) -> None:
+    pool = Pool()
+    pool.shared_prefix([11, 12, 13], own)
+    pool.stamp([34], [704])
+    rows = [row for slot in own for row in pool.verify([11, 12, 34, slot])]
+    app = paste(open_page(), "".join(f"{prefix()}{row.message(total=len(rows))}\n" for row in rows))
+    app.text_input(key="inspect_typed").set_value("34").run()
+    assert words in html(app)
 
 
 def test_a_new_log_forgets_the_chosen_slot_and_the_filters() -> None:
