@@ -6,18 +6,9 @@ from bisect import bisect_left
 
 import numpy as np
 
+from kvcanary.config.defaults import capture_batch_sizes
 from kvcanary.serving.batch import Batch
 from kvcanary.serving.options import ServingOptions
-
-
-def capture_sizes(max_bs: int, *, speculative: bool) -> tuple[int, ...]:
-    """Decode batch sizes that SGLang captures, ascending; the largest is max_bs itself."""
-    if speculative:
-        sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, max_bs + 1, 16)]
-    else:
-        sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), *range(512, max_bs + 1, 32)]
-    kept = [size for size in sizes if size <= max_bs]
-    return tuple(kept if kept[-1] == max_bs else [*kept, max_bs])
 
 
 class Padding:
@@ -28,7 +19,7 @@ class Padding:
         self._width = options.tokens_per_decode
         self._rng = np.random.default_rng([options.seed, 1])
         speculative = options.speculative_num_draft_tokens is not None
-        self._sizes = () if options.cuda_graph_max_bs is None else capture_sizes(options.cuda_graph_max_bs, speculative=speculative)
+        self._sizes = () if options.cuda_graph_max_bs is None else capture_batch_sizes(options.cuda_graph_max_bs, speculative=speculative)
 
     def of(self, batch: Batch) -> tuple[int, int]:
         """Padding rows and padding tokens of a batch: decode batches are filled up with rows, prefill batches with tokens of no row."""

@@ -48,12 +48,28 @@ def test_graph_batch_follows_the_running_requests() -> None:
 
 
 def test_capture_list_lengths() -> None:
-    assert len(defaults.capture_batch_sizes(256)) == 36
     assert defaults.capture_batch_sizes(16) == (1, 2, 4, 8, 12, 16)
     assert defaults.capture_batch_sizes(544)[-3:] == (496, 512, 544)
     assert defaults.capture_batch_sizes(36, speculative=True)[-4:] == (28, 30, 32, 36)
     assert defaults.capture_batch_sizes(5, padding=False) == (1, 2, 3, 4, 5)
     assert defaults.capture_batch_sizes(0) == ()
+
+
+@pytest.mark.parametrize(
+    ("max_bs", "speculative", "count", "head", "tail"),
+    [
+        (256, False, 36, (1, 2, 4, 8, 12, 16), (240, 248, 256)),
+        (10, False, 5, (1, 2, 4), (4, 8, 10)),
+        (1, False, 1, (1,), (1,)),
+        (576, False, 54, (1, 2), (512, 544, 576)),
+        (64, True, 27, (1, 2, 3, 4, 5, 6, 7, 8, 10), (56, 60, 64)),
+    ],
+)
+def test_capture_list_by_its_ends(max_bs: int, speculative: bool, count: int, head: tuple[int, ...], tail: tuple[int, ...]) -> None:
+    sizes = defaults.capture_batch_sizes(max_bs, speculative=speculative)
+    assert len(sizes) == count
+    assert sizes[: len(head)] == head
+    assert sizes[-len(tail) :] == tail
 
 
 def test_numbers_without_end_are_counted_or_refused_and_never_listed() -> None:

@@ -2,29 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
 from kvcanary.serving.options import ServingOptions
-from kvcanary.serving.padding import Padding, capture_sizes
-
-
-@pytest.mark.parametrize(
-    ("max_bs", "speculative", "count", "head", "tail"),
-    [
-        (256, False, 36, (1, 2, 4, 8, 12, 16), (240, 248, 256)),
-        (10, False, 5, (1, 2, 4), (4, 8, 10)),
-        (1, False, 1, (1,), (1,)),
-        (576, False, 54, (1, 2), (512, 544, 576)),
-        (64, True, 27, (1, 2, 3, 4, 5, 6, 7, 8, 10), (56, 60, 64)),
-    ],
-)
-def test_capture_sizes(max_bs: int, speculative: bool, count: int, head: tuple[int, ...], tail: tuple[int, ...]) -> None:
-    sizes = capture_sizes(max_bs, speculative=speculative)
-    assert len(sizes) == count
-    assert sizes[: len(head)] == head
-    assert sizes[-len(tail) :] == tail
-    assert np.all(np.diff(sizes) > 0)
+from kvcanary.serving.padding import Padding
 
 
 def test_a_batch_is_padded_to_the_next_captured_size_and_not_above_the_largest() -> None:
