@@ -48,23 +48,8 @@ def read_logs(paths: Sequence[Path], *, progress: Progress | None = None, stop: 
     """
     builder = LogBuilder()
     files = sorted((Path(path) for path in paths), key=first_time)
-    total = sum(path.stat().st_size for path in files)
-    done = 0
-    for path in files:
-        reader = LogReader(builder, server=server_name(path), file=str(path))
-        for block, position in _blocks(path, builder):
-            reader.feed(block)
-            if progress:
-                progress(done + position, total)
-            if stop and stop():
-                builder.complete = False
-                builder.notes.append(f"reading was stopped in {path.name}")
-                break
-        reader.finish()
-        if not builder.complete and stop and stop():
-            break
-        done += path.stat().st_size
-    return builder.build()
+    parts = [(server_name(path), str(path), path.stat().st_size, _blocks(path, builder)) for path in files]
+    return _read_in_turn(builder, parts, progress, stop)
 
 
 def read_text(text: str, *, name: str = "text") -> CanaryLog:
@@ -90,17 +75,24 @@ def read_streams(streams: Sequence[tuple[str, BinaryIO]], *, progress: Progress 
     """Read several named binary streams that can be rewound, such as uploads, as `read_logs` reads files: oldest first, rotated ones joined."""
     builder = LogBuilder()
     ordered = sorted(streams, key=_first_time_of)
-    sizes = [_size(stream) for _, stream in ordered]
-    done = 0
-    for (name, stream), size in zip(ordered, sizes, strict=True):
-        reader = LogReader(builder, server=server_name(Path(name)), file=name)
-        for block in _read_all(stream, name, builder):
+    parts = [(server_name(Path(name)), name, _size(stream), _placed_blocks(stream, name, builder)) for name, stream in ordered]
+    return _read_in_turn(builder, parts, progress, stop)
+
+
+def _read_in_turn(
+    builder: LogBuilder, parts: Sequence[tuple[str, str, int, Iterator[tuple[bytes, int]]]], progress: Progress | None, stop: Stop | None
+) -> CanaryLog:
+    """Parts: server, file, its bytes, and the blocks of its text, each with the place in the file behind it."""
+    done, total = 0, sum(size for _, _, size, _ in parts)
+    for server, file, size, blocks in parts:
+        reader = LogReader(builder, server=server, file=file)
+        for block, position in blocks:
             reader.feed(block)
             if progress:
-                progress(done + stream.tell(), sum(sizes))
+                progress(done + position, total)
             if stop and stop():
                 builder.complete = False
-                builder.notes.append(f"reading was stopped in {name}")
+                builder.notes.append(f"reading was stopped in {Path(file).name}")
                 break
         reader.finish()
         if not builder.complete and stop and stop():
@@ -173,10 +165,14 @@ def server_name(path: Path) -> str:
 def _blocks(path: Path, builder: LogBuilder) -> Iterator[tuple[bytes, int]]:
     try:
         with path.open("rb") as stream:
-            for block in _read_all(stream, path.name, builder):
-                yield block, stream.tell()
+            yield from _placed_blocks(stream, path.name, builder)
     except OSError as error:
         raise ImportTextError(f"log {path} cannot be read: {error.strerror or error}; give the path of a readable file") from error
+
+
+def _placed_blocks(stream: BinaryIO, name: str, builder: LogBuilder) -> Iterator[tuple[bytes, int]]:
+    for block in _read_all(stream, name, builder):
+        yield block, stream.tell()
 
 
 def _read_all(stream: BinaryIO, name: str, builder: LogBuilder, size: int = BLOCK_BYTES) -> Iterator[bytes]:
