@@ -141,6 +141,13 @@ def format_points(difference: float) -> str:
     return f"{sign}{text}" if difference else text
 
 
+def format_value(value: object) -> str:
+    """A setting or a fact of any type as text; None is 'none', a list is its entries."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
 def format_fraction(value: float) -> str:
     """0.0194 -> '1.9 %'. A non-zero value never prints as 0 % and a value below one never as 100 %."""
     percent = value * 100

@@ -32,7 +32,8 @@ from kvcanary.config.settings import Settings
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.ranks import RankResult, rank_rows, without_samples
 from kvcanary.lab.records import BenchmarkSpec, RunFolder
-from kvcanary.lab.tables import RECORD_COLUMNS, point_rows, write_slots
+from kvcanary.lab.tables import point_rows, write_slots
+from kvcanary.layout import SLOT_FIELDS
 from kvcanary.store.database import Store
 from kvcanary.units import format_bytes, format_count, format_seconds
 
@@ -127,7 +128,7 @@ def _print_maps(work: Path) -> None:
         }  # fmt: skip
         # As in a pool: small tokens, positions that repeat, hashes that do not compress.
         bounds = (150_000, 4096, 1 << 62, 1 << 62)
-        records = {name: rng.integers(0, bound, slots) for name, bound in zip(RECORD_COLUMNS, bounds, strict=True)}
+        records = {name: rng.integers(0, bound, slots) for name, bound in zip(SLOT_FIELDS, bounds, strict=True)}
         sizes = []
         for columns in (small | records, small):
             write_slots(work / "map.parquet", columns, length=4096)

@@ -26,6 +26,15 @@ class Interval:
         """Whether a difference is shown."""
         return self.enough and not self.low <= 1 <= self.high
 
+    @property
+    def outcome(self) -> str:
+        """Of a ratio of rates: faster, slower, no difference shown, or too few repeats."""
+        if not self.enough:
+            return "too few repeats"
+        if not self.excludes_one:
+            return "no difference shown"
+        return "faster" if self.low > 1 else "slower"
+
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], *, level: float, rng: np.random.Generator) -> Interval:
     """Percentile bootstrap interval, of `level`, of median(above) / median(below); both samples in the order they were measured.

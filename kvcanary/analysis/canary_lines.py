@@ -21,12 +21,13 @@ MARKER = "kv_canary violation:"
 _TAG = r"(?:[A-Z][A-Z0-9_]*|unknown\(-?\d{1,19}\))"
 _INT, _HASH = r"-?\d{1,19}", r"0x[0-9a-fA-F]{16}"
 _OPEN_INT, _OPEN_HASH = r"-?\d{0,19}", r"(?:0(?:x[0-9a-fA-F]{0,15})?)?"
-_INT_KEYS = ("slot_idx", "position", "stored_token", "expected_token")
+NUMBER_KEYS = ("slot_idx", "position", "stored_token", "expected_token")
+HASH_KEYS = ("stored_chain_hash", "expected_aux")
 _GRAMMAR = (
     ("launch_tag=", re.compile(_TAG), re.compile(r"(?:[A-Z][A-Z0-9_]*|u[a-z]*\(?-?\d*\)?)?")),
     ("fail_reason=", re.compile(r"[a-z0-9_+]+"), re.compile(r"[a-z0-9_+]*")),
-    *((f"{key}=", re.compile(_INT), re.compile(_OPEN_INT)) for key in _INT_KEYS),
-    *((f"{key}=", re.compile(_HASH), re.compile(_OPEN_HASH)) for key in ("stored_chain_hash", "expected_aux")),
+    *((f"{key}=", re.compile(_INT), re.compile(_OPEN_INT)) for key in NUMBER_KEYS),
+    *((f"{key}=", re.compile(_HASH), re.compile(_OPEN_HASH)) for key in HASH_KEYS),
 )
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _SPACES = re.compile(r"\s+")

@@ -15,7 +15,7 @@ from kvcanary.config.settings import Settings
 from kvcanary.errors import ConfigError
 from kvcanary.lab.points import Point, Timing
 from kvcanary.lab.records import RunRecord, Verdict
-from kvcanary.units import format_fraction
+from kvcanary.units import format_fraction, format_value
 
 # The share of comparisons of two equal runs that may show any difference: a single one of m intervals takes FALSE_ALARMS / m (Bonferroni).
 # Bootstrap intervals of medians are a little too narrow, which is why it is not 0.05.
@@ -58,13 +58,7 @@ class Row:
     @property
     def outcome(self) -> str:
         """faster, slower, no difference shown, or why nothing can be shown."""
-        if self.interval is None:
-            return "no repeats stored"
-        if not self.interval.enough:
-            return "too few repeats"
-        if not self.interval.excludes_one:
-            return "no difference shown"
-        return "faster" if self.interval.low > 1 else "slower"
+        return "no repeats stored" if self.interval is None else self.interval.outcome
 
 
 class HasOutcome(Protocol):
@@ -108,7 +102,7 @@ def differences(records: Sequence[RunRecord]) -> list[Difference]:
     for group, tables in _tables(records):
         names = list(dict.fromkeys(name for table in tables for name in table))
         for name in names:
-            values = tuple(_shown(table.get(name)) for table in tables)
+            values = tuple(format_value(table.get(name)) for table in tables)
             if len(set(values)) > 1:
                 found.append(Difference(group=group, name=name, values=values))
     return found
@@ -135,14 +129,6 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
 
 def _backend(record: RunRecord) -> dict[str, Any]:
     return {"backend that ran": record.backend["name"]} if "name" in record.backend else {}
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def compare(before: Sequence[Sequence[Point]], after: Sequence[Sequence[Point]]) -> Comparison:

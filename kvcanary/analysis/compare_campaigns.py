@@ -103,11 +103,7 @@ class CostRow:
     @property
     def outcome(self) -> str:
         """faster, slower, no difference shown, or too few repeats."""
-        if not self.interval.enough:
-            return "too few repeats"
-        if not self.interval.excludes_one:
-            return "no difference shown"
-        return "faster" if self.interval.low > 1 else "slower"
+        return self.interval.outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvcanary.lab.records import Point
-from kvcanary.store.runs import POINT_COLUMNS, point_rows
+from kvcanary.lab.tables import POINT_COLUMNS, point_rows
 
 
 def points_frame(points: Sequence[Point]) -> pd.DataFrame:
-    """One row per point and operation, columns as in store.runs.POINT_COLUMNS; empty with the same columns when nothing was measured."""
+    """One row per point and operation, columns as in lab.tables.POINT_COLUMNS; empty with the same columns when nothing was measured."""
     return pd.DataFrame(point_rows(list(points)), columns=list(POINT_COLUMNS))
 
 

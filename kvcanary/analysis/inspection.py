@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from kvcanary.analysis.canary_lines import HASH_KEYS, NUMBER_KEYS
 from kvcanary.analysis.canary_log import CanaryLog, LogEvent, StreamReport
 from kvcanary.analysis.diagnosis import DiagnosedCause, Diagnosis
 from kvcanary.analysis.incidents import Finding, Incident
@@ -106,11 +107,9 @@ def hash_text(value: int | None) -> str | None:
 
 def record_line(violation: Violation) -> str:
     """The structured line of a record as SGLang prints it, as far as it was read."""
-    numbers = ("slot_idx", "position", "stored_token", "expected_token")
-    hashes = ("stored_chain_hash", "expected_aux")
     parts = [f"launch_tag={violation.launch_tag}", f"fail_reason={'+'.join(violation.reasons_raw) or 'none'}"]
-    parts += [f"{name}={value}" for name in numbers if (value := getattr(violation, name)) is not None]
-    parts += [f"{name}={hash_text(value)}" for name in hashes if (value := getattr(violation, name)) is not None]
+    parts += [f"{name}={value}" for name in NUMBER_KEYS if (value := getattr(violation, name)) is not None]
+    parts += [f"{name}={hash_text(value)}" for name in HASH_KEYS if (value := getattr(violation, name)) is not None]
     return f"kv_canary violation: {' '.join(parts)}"
 
 

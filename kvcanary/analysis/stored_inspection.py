@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from kvcanary.analysis.canary_lines import NUMBER_KEYS
 from kvcanary.analysis.crossfilter import Crossfilter
 from kvcanary.analysis.inspected import ReportedRows, stated_page_size
 from kvcanary.analysis.violations import NO_RANK, Record, Stream, ViolationTable
 from kvcanary.escape import visible
 from kvcanary.typed import Loose
-
-_NUMBERS = ("slot_idx", "position", "stored_token", "expected_token")
 
 
 def reported_rows(document: Loose) -> ReportedRows:
@@ -44,7 +43,7 @@ def read_violations(document: Loose) -> ViolationTable:
     for found in document.parts("violations"):
         if not (tag := _name(found.text("launch_tag"))):
             continue
-        numbers = [found.integer(name) for name in _NUMBERS]
+        numbers = [found.integer(name) for name in NUMBER_KEYS]
         # As in a line that was cut: nothing is known behind the first number that is missing.
         known = numbers.index(None) if None in numbers else len(numbers)
         row = table.append(

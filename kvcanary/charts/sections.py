@@ -27,7 +27,7 @@ from kvcanary.layout import SlotStatus
 from kvcanary.store.database import Store
 from kvcanary.store.rows import RunRow
 from kvcanary.typed import Loose
-from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds
+from kvcanary.units import format_bytes, format_count, format_fraction, format_rate, format_seconds, format_value
 
 _NAME_CHARS = 24
 VERDICT_KINDS: Mapping[Verdict, Kind] = {
@@ -85,7 +85,7 @@ def _outcome(store: Store, record: RunRecord) -> Section:
 
 def _settings(record: RunRecord) -> Section | None:
     given = record.spec.get("settings")
-    options = [(name, _text(value)) for name, value in record.spec.items() if name != "settings"]
+    options = [(name, format_value(value)) for name, value in record.spec.items() if name != "settings"]
     if not isinstance(given, dict):
         heading = "What was read" if record.kind == "inspection" else "What ran"
         return Section(heading=heading, tables=(Table(head=("option", "value"), rows=options),)) if options else None
@@ -106,13 +106,7 @@ def _amount(name: str, value: Any) -> str:
     """A setting as its field shows it: sizes in GiB, whole numbers in groups."""
     if isinstance(value, int) and not isinstance(value, bool):
         return format_bytes(value) if name.endswith("_bytes") else format_count(value)
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "none" if value is None else str(value)
+    return format_value(value)
 
 
 def _points(store: Store, record: RunRecord) -> list[Section]:
@@ -279,7 +273,7 @@ _COVERAGE_WORDS = {"slots": "slots, with the padding page", "reserved": "slots o
 
 def machine(record: RunRecord) -> Section | None:
     """Where it ran, with which versions, and how long its stages took."""
-    facts = {name: format_bytes(value) if name.endswith("_bytes") else _text(value) for name, value in record.machine.items()}
+    facts = {name: format_bytes(value) if name.endswith("_bytes") else format_value(value) for name, value in record.machine.items()}
     facts |= record.versions
     facts |= {"backend": record.backend["reason"]} if "reason" in record.backend else {}
     facts |= {name.removesuffix("_s"): format_seconds(value) for name, value in record.durations_s.items()}

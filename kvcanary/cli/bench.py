@@ -17,11 +17,10 @@ from kvcanary.errors import ConfigError, KvCanaryError
 from kvcanary.escape import terminal_text
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord
-from kvcanary.lab.tables import forward_text, share_text
+from kvcanary.lab.tables import forward_text, point_rows, share_text
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
 from kvcanary.store.database import Store
 from kvcanary.store.home import open_store
-from kvcanary.store.runs import point_rows
 from kvcanary.units import format_count, format_rate, format_seconds, parse_seconds
 
 _DIAGNOSIS = "diagnosis"

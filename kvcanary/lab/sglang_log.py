@@ -15,7 +15,7 @@ from kvcanary import layout
 from kvcanary.faults.canary_config import CanaryConfig
 from kvcanary.lab.violation_text import violation_text
 from kvcanary.layout import RealKvHashMode
-from kvcanary.serving.options import ServingOptions
+from kvcanary.serving.options import DisaggregationMode, ServingOptions
 from kvcanary.serving.pool import Int64Array
 
 Mode = Literal["log", "raise"]
@@ -28,7 +28,7 @@ class Deployment:
     """What the start-up lines say about the server around the canary."""
 
     name: str
-    disaggregation: Literal["null", "prefill", "decode"] = "null"
+    disaggregation: DisaggregationMode = "null"
     host_tier: bool = False
 
 

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from kvcanary.errors import StoreError
 from kvcanary.lab.records import Point
+from kvcanary.layout import SLOT_FIELDS
 from kvcanary.units import format_fraction, format_seconds
 
 SLOTS_SCHEMA, SLOTS_VERSION = "kvcanary.slots", 1
-RECORD_COLUMNS = ("token", "position", "prev_hash", "real_kv_hash")
 POINT_COLUMNS = (
     "workload", "layout", "hash_mode", "batch", "prefix", "op", "items", "p20_s", "p50_s", "p80_s", "repeats", "items_per_s", "bytes_moved",
     "bytes_per_s", "bound_p50_s", "share_of_bound", "forward_s", "warm_up_s",
@@ -80,7 +80,7 @@ def write_points(path: Path, points: Sequence[Point]) -> None:
 
 
 def write_slots(path: Path, columns: dict[str, npt.NDArray[Any]], *, length: int) -> None:
-    """One row per slot: status and flags uint8, chain_index int64, and RECORD_COLUMNS int64 where the records are kept.
+    """One row per slot: status and flags uint8, chain_index int64, and SLOT_FIELDS int64 where the records are kept.
 
     `length` is the number of tokens per chain. The two small columns lie apart from the rest, so a reader of them reads only them.
     """
@@ -125,7 +125,7 @@ def count_slots(path: Path) -> int:
 
 def record_columns(fields: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
     """Records int64 [num_slots, 4] as columns."""
-    return {name: np.ascontiguousarray(fields[:, index]) for index, name in enumerate(RECORD_COLUMNS)}
+    return {name: np.ascontiguousarray(fields[:, index]) for index, name in enumerate(SLOT_FIELDS)}
 
 
 def _write(path: Path, table: Any, **options: Any) -> None:

@@ -28,7 +28,7 @@ from kvcanary.store.disk import DiskUse, measure
 from kvcanary.store.documents import RunDocument, write_run
 from kvcanary.store.files import RunFiles
 from kvcanary.store.retention import beyond, mark_deleted
-from kvcanary.store.rows import LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row, visible_to
+from kvcanary.store.rows import EQUAL, LABEL_LIMIT, NOTE_LIMIT, Filters, RunRow, condition, order_by, to_row, visible_to
 from kvcanary.store.runs import SlotArrays, read_cards, read_slot_arrays
 from kvcanary.store.schema import DOCUMENTS, LABELS, RUNS
 from kvcanary.store.sync import FolderSync, insert_for, remove_runs
@@ -100,7 +100,7 @@ class Store:
         self._sync.run()
         found = {}
         with reading(self._engine) as connection:
-            for name in ("kind", "verdict", "state", "machine", "model"):
+            for name in EQUAL:
                 # Deleted runs are among them, so that an index alone answers.
                 found[name] = sorted(value for value in connection.scalars(select(RUNS.c[name]).where(self._visible).distinct()) if value)
             labels = select(LABELS.c.label).distinct()

@@ -63,7 +63,7 @@ class Filters(TypedDict, total=False):
     deleted: bool
 
 
-_EQUAL = ("kind", "verdict", "state", "machine", "model")
+EQUAL = ("kind", "verdict", "state", "machine", "model")
 _SEARCHED = (RUNS.c.id, RUNS.c.sentence, RUNS.c.note, RUNS.c.model, RUNS.c.machine)
 ORDERS: Mapping[str, tuple[UnaryExpression[Any] | ColumnElement[Any], ...]] = {
     "newest": (RUNS.c.created_s.desc(), RUNS.c.id.desc()),
@@ -78,7 +78,7 @@ def condition(filters: Filters) -> ColumnElement[bool]:
     if unknown:
         raise StoreError(f"runs are filtered by {', '.join(Filters.__annotations__)}, got {sorted(unknown)[0]!r}")
     parts: list[ColumnElement[bool]] = [RUNS.c.deleted_s.is_not(None) if filters.get("deleted") else RUNS.c.deleted_s.is_(None)]
-    parts += [RUNS.c[name] == str(wanted) for name in _EQUAL if (wanted := filters.get(name)) is not None]
+    parts += [RUNS.c[name] == str(wanted) for name in EQUAL if (wanted := filters.get(name)) is not None]
     if (label := filters.get("label")) is not None:
         parts.append(RUNS.c.id.in_(select(LABELS.c.run_id).where(LABELS.c.label == label)))
     if words := (filters.get("text") or "").split():

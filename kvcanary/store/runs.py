@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvcanary.errors import StoreError
-from kvcanary.escape import csv_text
-from kvcanary.lab.points import Point
 from kvcanary.lab.records import RunFolder
-from kvcanary.lab.tables import POINT_COLUMNS as POINT_COLUMNS
-from kvcanary.lab.tables import RECORD_COLUMNS, count_slots, read_slots
-from kvcanary.lab.tables import point_rows as point_rows
+from kvcanary.lab.tables import count_slots, read_slots
+from kvcanary.layout import SLOT_FIELDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +33,9 @@ def read_slot_arrays(folder: RunFolder) -> SlotArrays | None:
     """The map in a run's folder, None where the run did not get that far."""
     if not folder.slots_file.is_file():
         return None
-    columns, length = read_slots(folder.slots_file, ("status", "flags", "chain_index"), RECORD_COLUMNS)
-    kept = all(name in columns for name in RECORD_COLUMNS)
-    fields = np.stack([columns[name] for name in RECORD_COLUMNS], axis=1) if kept else None
+    columns, length = read_slots(folder.slots_file, ("status", "flags", "chain_index"), SLOT_FIELDS)
+    kept = all(name in columns for name in SLOT_FIELDS)
+    fields = np.stack([columns[name] for name in SLOT_FIELDS], axis=1) if kept else None
     return SlotArrays(columns["status"], columns["flags"], columns["chain_index"], length, fields)
 
 
@@ -60,13 +55,3 @@ def read_cards(folder: RunFolder) -> list[dict[str, Any]]:
 def document_json(document: dict[str, Any]) -> str:
     """Text of a document, for a file or standard output."""
     return json.dumps(document, indent=2, allow_nan=False)
-
-
-def points_csv(points: list[Point]) -> str:
-    """The rows of `point_rows` as CSV with a header; text that a spreadsheet would calculate gets a leading quote."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, POINT_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in point_rows(points):
-        writer.writerow({name: csv_text(value) if isinstance(value, str) else value for name, value in row.items()})
-    return text.getvalue()

@@ -13,7 +13,7 @@ from kvcanary.config.settings import Settings
 from kvcanary.errors import KvCanaryError
 from kvcanary.lab.records import BenchmarkSpec, Point, RunRecord, RunState
 from kvcanary.lab.workloads import PRESETS, plan_benchmark
-from kvcanary.store.runs import document_json, points_csv
+from kvcanary.store.export import export_csv, export_json
 from kvcanary.ui import blocks, chosen_run, progress, services, slot_view, state, style
 from kvcanary.units import parse_seconds
 
@@ -221,5 +221,5 @@ def _details(record: RunRecord) -> None:
 def _downloads(record: RunRecord) -> None:
     runs, name = services.runs(), record.id
     with st.container(horizontal=True, gap="small"):
-        st.download_button("JSON", lambda: document_json(runs.document(name)), f"{name}.json", "application/json", on_click="ignore")
-        st.download_button("CSV", lambda: points_csv(runs.points(name)), f"{name}.csv", "text/csv", on_click="ignore")
+        st.download_button("JSON", lambda: export_json(runs, name), f"{name}.json", "application/json", on_click="ignore")
+        st.download_button("CSV", lambda: export_csv(runs, name), f"{name}.csv", "text/csv", on_click="ignore")

@@ -17,8 +17,9 @@ from kvcanary.errors import ConfigError, JobError, StoreError
 from kvcanary.lab import lifecycle
 from kvcanary.lab.jobs import JobManager
 from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, RunFolder, RunRecord, RunState, Verdict
+from kvcanary.lab.tables import point_rows
 from kvcanary.store.database import Store
-from kvcanary.store.runs import point_rows, points_csv
+from kvcanary.store.export import export_csv
 
 SMALL = {
     "pool_slot_count": 4000, "req_to_token_pool_size": 4, "cuda_graph_max_bs": 4, "max_seq_len_per_req": 512, "chunked_prefill_size": 256,
@@ -55,7 +56,7 @@ def test_a_run_from_start_to_stored_result(manager: JobManager, tmp_path: Path) 
     points = runs.points(run_id)
     assert {point.workload for point in points} == {"decode", "prefill", "sweep"}
     assert all(row["p20_s"] <= row["p50_s"] <= row["p80_s"] for row in point_rows(points))
-    assert len(points_csv(points).splitlines()) == 1 + len(point_rows(points))
+    assert len(export_csv(runs, run_id).splitlines()) == 1 + len(point_rows(points))
     assert record.coverage["verified"] + record.coverage["free"] + record.coverage["reserved"] == record.coverage["slots"]
     assert record.machine["cores"]
     assert record.versions["torch"]

@@ -13,8 +13,8 @@ from kvcanary.lab.planted import PlantedFault, kinds_for, plant
 from kvcanary.lab.records import RunFolder
 from kvcanary.lab.scene import Scene
 from kvcanary.lab.shape import SceneShape
-from kvcanary.lab.tables import RECORD_COLUMNS, read_slots
-from kvcanary.layout import RealKvHashMode, SlotStatus
+from kvcanary.lab.tables import read_slots
+from kvcanary.layout import SLOT_FIELDS, RealKvHashMode, SlotStatus
 
 SHAPE = SceneShape(num_slots=640, requests=6, length=80, shuffled=True, page_size=2, row_bytes=48, hash_mode=RealKvHashMode.PARTIAL)
 
@@ -36,7 +36,7 @@ def swept(scene: Scene, folder: RunFolder) -> dict[str, PlantedFault]:
 def test_every_slot_has_one_status(scene: Scene, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     faults = swept(scene, folder)
-    columns, length = read_slots(folder.slots_file, ("status", "flags", "chain_index", *RECORD_COLUMNS))
+    columns, length = read_slots(folder.slots_file, ("status", "flags", "chain_index", *SLOT_FIELDS))
     status = columns["status"]
     assert length == 80
     assert (status[:2] == SlotStatus.RESERVED).all()
@@ -46,7 +46,7 @@ def test_every_slot_has_one_status(scene: Scene, tmp_path: Path) -> None:
     assert {slot for slot in range(640) if status[slot] == SlotStatus.CORRUPTED} == reported
     touched = {slot for fault in faults.values() for slot in (fault.slot, *fault.also)}
     assert {slot for slot in range(640) if status[slot] == SlotStatus.INJECTED} == touched - reported
-    assert [columns[name][faults["token bit"].slot] for name in RECORD_COLUMNS] == scene.fields[faults["token bit"].slot].tolist()
+    assert [columns[name][faults["token bit"].slot] for name in SLOT_FIELDS] == scene.fields[faults["token bit"].slot].tolist()
 
 
 def test_a_token_that_no_table_cell_leads_to_was_skipped(scene: Scene, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_cards_are_limited_when_everything_is_reported(scene: Scene, tmp_path: P
 def test_records_of_a_pool_that_is_too_large_are_left_out(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_map, "MAP_BYTES_LIMIT", 100)
     pool_map.write_map(RunFolder(tmp_path), scene, [])
-    columns, _ = read_slots(RunFolder(tmp_path).slots_file, ("status",), optional=RECORD_COLUMNS)
+    columns, _ = read_slots(RunFolder(tmp_path).slots_file, ("status",), optional=SLOT_FIELDS)
     assert list(columns) == ["status"]
 
 

@@ -17,11 +17,14 @@ import pytest
 from kvcanary.errors import StoreError
 from kvcanary.lab.points import Point, Timing
 from kvcanary.lab.records import RUN_VERSION, BenchmarkSpec, GateCheck, Progress, RunFolder, RunRecord, RunState, Verdict
-from kvcanary.lab.tables import RECORD_COLUMNS, record_columns, write_points, write_slots
+from kvcanary.lab.tables import POINT_COLUMNS, point_rows, record_columns, write_points, write_slots
+from kvcanary.layout import SLOT_FIELDS
 from kvcanary.store.database import Store
+from kvcanary.store.export import export_csv
 from kvcanary.store.home import data_folder
-from kvcanary.store.runs import POINT_COLUMNS, document_json, point_rows, points_csv, read_cards, read_slot_arrays
+from kvcanary.store.runs import document_json, read_cards, read_slot_arrays
 from tests.store.making import card
+from tests.stored_runs import store_run
 
 RUN = "20260213-040506-benchmark"
 
@@ -153,8 +156,9 @@ def test_damaged_runs_are_named_and_hide_no_other(tmp_path: Path, text: str) -> 
     assert not bad.path.exists()
 
 
-def test_the_csv_has_one_row_per_operation_with_the_numbers_of_the_point() -> None:
-    rows = list(csv.DictReader(io.StringIO(points_csv([POINT]))))
+def test_the_csv_has_one_row_per_operation_with_the_numbers_of_the_point(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 1, measured=[POINT])
+    rows = list(csv.DictReader(io.StringIO(export_csv(Store.open(None, tmp_path), run))))
     assert tuple(rows[0]) == POINT_COLUMNS
     assert [(row["op"], row["items"], float(row["p50_s"])) for row in rows] == [("stamp", "24", 2e-3), ("verify", "1000", 8e-3)]
     assert float(rows[1]["items_per_s"]) == pytest.approx(1000 / 8e-3)
@@ -194,13 +198,13 @@ def test_the_slot_map_comes_back_bit_for_bit(tmp_path: Path) -> None:
         found = getattr(arrays, name)
         assert found.dtype == columns[name].dtype
         assert found.tobytes() == columns[name].tobytes()
-    for index, name in enumerate(RECORD_COLUMNS):
+    for index, name in enumerate(SLOT_FIELDS):
         assert arrays.fields[:, index].tobytes() == columns[name].tobytes()
 
 
 def test_a_pool_too_large_to_keep_its_records_has_the_rest(tmp_path: Path) -> None:
     folder = stored(tmp_path)
-    columns = {name: column for name, column in some_slots().items() if name not in RECORD_COLUMNS}
+    columns = {name: column for name, column in some_slots().items() if name not in SLOT_FIELDS}
     write_slots(folder.slots_file, columns, length=40)
     arrays = read_slot_arrays(folder)
     assert arrays is not None
