@@ -27,6 +27,11 @@ _NAMED_VALUE = re.compile(
 _KNOWN_SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|AKIA[A-Z0-9]{12,})\b|(?i:bearer\s+)[\w.~+/=-]{8,}"
 )
+# The key of a reference in a pod spec is the name of an entry, never what it holds.
+_REFERENCE = re.compile(
+    r"""(?:configMap|secret)KeyRef["']?:[\s{]{1,200}(?:["']?(?:name|optional)["']?:\s{0,40}[^\s,}]{1,253}[\s,]{1,200}){0,2}"""
+    r"""["']?key["']?:\s{0,40}[^\s,}]{1,253}"""
+)
 _HINT = re.compile(r"(?i)token|key|secret|passw|credential|bearer|hf_|sk-|gh[pousr]_|AKIA")
 
 
@@ -47,6 +52,14 @@ def redact(text: str) -> str:
         return text
     text = _KNOWN_SHAPES.sub(REMOVED, text)
     text = _NAMED_VALUE.sub(lambda match: f"{match[1]}{REMOVED}" if is_secret(match["name"]) else match[0], text)
+    pieces, at = list[str](), 0
+    for match in _REFERENCE.finditer(text):
+        pieces += [_redact_lines(text[at : match.start()]), match[0]]
+        at = match.end()
+    return "".join([*pieces, _redact_lines(text[at:])])
+
+
+def _redact_lines(text: str) -> str:
     return "".join(_redact_line(line) for line in text.splitlines(keepends=True))
 
 

@@ -9,7 +9,6 @@ from kvcanary.config.findings import Severity
 from kvcanary.importers import yaml_text
 from kvcanary.importers.arguments import table
 from kvcanary.importers.commands import (
-    ENV_NAMES,
     PROGRAM,
     SGLANG_IMAGE,
     VLLM_IMAGE,
@@ -24,8 +23,10 @@ from kvcanary.importers.commands import (
 from kvcanary.importers.flags import note
 from kvcanary.importers.shell import read_shell
 from kvcanary.importers.shell_commands import in_shell, prefix_environment
-from kvcanary.importers.shell_expand import Variables, Word, expand
+from kvcanary.importers.shell_expand import Word, expand
+from kvcanary.importers.yaml_environment import ConfigMaps, Environment, config_maps, read_environment
 
+_COMMAND_KEYS = ("entrypoint", "command", "args", "run", "script", "cmd")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh$")
 _NAMED_CLIENT = re.compile(r"(?i)client|bench|load|router|gateway|eval|test")
 
@@ -34,61 +35,71 @@ def in_yaml(text: str, first_line: int = 1) -> Found:
     """Commands in compose files, pod specs and files that map flag names to values."""
     found = Found()
     nodes = yaml_text.read_yaml(text, first_line)
+    maps = config_maps(nodes)
     for node in nodes:
         for mapping in (inner for inner in yaml_text.walk(node) if isinstance(inner, yaml_text.Mapping)):
-            _container(mapping, found)
+            _container(mapping, maps, found)
     if not found.commands:
         _recipes(nodes, found)
     return found
 
 
-def _container(mapping: yaml_text.Mapping, found: Found) -> None:
-    parts = [
-        mapping.get("entrypoint"),
-        mapping.get("command"),
-        mapping.get("args"),
-        mapping.get("run"),
-        mapping.get("script"),
-        mapping.get("cmd"),
-    ]
-    env = _yaml_environment(mapping, found)
-    image = mapping.get("image")
-    image_name = image.text if isinstance(image, yaml_text.Scalar) else ""
-    words: list[Word] = []
-    for part in (part for part in parts if part is not None):
-        if isinstance(part, yaml_text.Sequence):
-            words += [word for item in part.items if isinstance(item, yaml_text.Scalar) for word in _item(item, env)]
-        elif isinstance(part, yaml_text.Scalar):
-            statements = read_shell(part.text, part.line).statements
-            if len(statements) > 1:
-                shell = in_shell(part.text, part.line)
-                found.take([command for command in shell.commands if command.has_program], {**env, **shell.env}, shell.findings)
-                continue
-            # One command line, perhaps the first half of it: an entry point before its arguments.
-            for statement in statements:
-                variables = Variables()
-                env.update(prefix_environment(statement.words, variables))
-                for name in variables.open:
-                    env.pop(name, None)
-                found.take((), {}, open_variables(variables.open))
-                words += [word for raw in statement.words for word in expand(raw, Variables())]
+def _container(mapping: yaml_text.Mapping, maps: ConfigMaps, found: Found) -> None:
+    parts = [part for key in _COMMAND_KEYS if (part := mapping.get(key)) is not None]
+    environment = read_environment(mapping, maps)
+    before = len(found.commands)
+    words = [word for part in parts for word in _words(part, environment, found)]
     if words and any(PROGRAM.search(word.text) or word.text.startswith("--") for word in words):
-        _container_words(words, env, image_name, found)
+        image = mapping.get("image")
+        _container_words(words, environment, image.text if isinstance(image, yaml_text.Scalar) else "", found)
+    used = "\n".join(node.text for part in parts for node in yaml_text.walk(part) if isinstance(node, yaml_text.Scalar))
+    told = environment.findings(used) if len(found.commands) > before else open_variables(environment.typed)
+    found.take((), {}, told)
 
 
-def _container_words(words: list[Word], env: dict[str, str], image: str, found: Found) -> None:
+def _words(part: yaml_text.Node, environment: Environment, found: Found) -> Iterator[Word]:
+    """The words of one part of a command; a script of several statements goes to the commands at once."""
+    if isinstance(part, yaml_text.Sequence):
+        for item in part.items:
+            if isinstance(item, yaml_text.Scalar):
+                yield from _item(item, environment)
+    elif isinstance(part, yaml_text.Scalar):
+        statements = read_shell(part.text, part.line).statements
+        if len(statements) > 1:
+            _script(Word(part.text, part.line), environment, found)
+            return
+        # One command line, perhaps the first half of it: an entry point before its arguments.
+        for statement in statements:
+            variables = environment.in_shell(part.text)[1]
+            own = prefix_environment(statement.words, variables)
+            environment.values.update(own)
+            for name in variables.open:
+                environment.values.pop(name, None)
+            found.take((), {}, open_variables(variables.open))
+            for raw in statement.words:
+                yield from expand(raw, variables)
+
+
+def _script(word: Word, environment: Environment, found: Found) -> None:
+    text, variables = environment.in_shell(word.text)
+    shell = in_shell(text, word.line, variables)
+    found.take([command for command in shell.commands if command.has_program], {**environment.canary, **shell.env}, shell.findings)
+
+
+def _container_words(words: list[Word], environment: Environment, image: str, found: Found) -> None:
     scripts = [word for word in words if PROGRAM.search(word.text) and any(char.isspace() for char in word.text)]
     if scripts or (_SHELLS.match(words[0].text) and len(words) > 2):
         for word in scripts:
-            shell = in_shell(word.text, word.line)
-            found.take([command for command in shell.commands if command.has_program], env, shell.findings)
+            _script(word, environment, found)
         return
     start = find_program(words)
     if start is not None:
-        command = RawCommand(start[0], words[start[1] :], words[0].line, env=env, positional=takes_positional(words, start[1]))
-        found.commands.append(command)
+        positional = takes_positional(words, start[1])
+        found.commands.append(RawCommand(start[0], words[start[1] :], words[0].line, env=environment.canary, positional=positional))
     elif engine := _image_engine(image, words):
-        found.commands.append(RawCommand(engine, words, words[0].line, env=env, positional=engine == "vllm", has_program=bool(image)))
+        found.commands.append(
+            RawCommand(engine, words, words[0].line, env=environment.canary, positional=engine == "vllm", has_program=bool(image))
+        )
 
 
 def _image_engine(image: str, words: Sequence[Word]) -> str:
@@ -96,42 +107,26 @@ def _image_engine(image: str, words: Sequence[Word]) -> str:
         return "vllm"
     if SGLANG_IMAGE.search(image):
         return "sglang"
-    return guess_engine(words) if is_flag(words[0].text) else ""
+    if not is_flag(words[0].text):
+        return ""
+    # Any program's arguments begin with dashes: a sidecar with flags that no engine has is none.
+    engine = guess_engine(words)
+    known = (table(engine).resolve(word.text.partition("=")[0]).argument is not None for word in words if word.text.startswith("--"))
+    return engine if any(known) else ""
 
 
-def _item(item: yaml_text.Scalar, env: dict[str, str]) -> Iterator[Word]:
-    """One list item as a word; $(NAME) and ${NAME} are put in where the container's own environment has them."""
-    text = item.text
-
-    def fill(match: re.Match[str]) -> str:
-        return env.get(match[1] or match[2], match[0])
-
-    filled = re.sub(r"\$\((\w+)\)|\$\{(\w+)\}", fill, text) if not PROGRAM.search(text) else text
-    unresolved = bool(re.search(r"\$[({A-Za-z_]|\{\{", filled)) and not PROGRAM.search(text)
-    head, blank, tail = filled.partition(" ")
+def _item(item: yaml_text.Scalar, environment: Environment) -> Iterator[Word]:
+    """One list item as a word; the values that the container's own environment gives are put in."""
+    is_program = PROGRAM.search(item.text) is not None
+    text = item.text if is_program else environment.fill(item.text)
+    unresolved = not is_program and re.search(r"\$[({A-Za-z_]|\{\{", text) is not None
+    head, blank, tail = text.partition(" ")
     if blank and re.fullmatch(r"--[a-z][\w-]*", head) and not unresolved:
         # A flag and its value in one item are one word to the engine, but there is no doubt what was meant.
         yield Word(head, item.line)
         yield Word(tail.strip(), item.line, quoted=True)
     else:
-        yield Word(filled, item.line, unresolved=unresolved, quoted=True)
-
-
-def _yaml_environment(mapping: yaml_text.Mapping, found: Found) -> dict[str, str]:
-    env: dict[str, str] = {}
-    node = mapping.get("environment", "env")
-    if isinstance(node, yaml_text.Mapping):
-        env = {key: value.text for key, value in node.entries if isinstance(value, yaml_text.Scalar)}
-    for item in node.items if isinstance(node, yaml_text.Sequence) else ():
-        if isinstance(item, yaml_text.Scalar):
-            name, _, value = item.text.partition("=")
-            env[name] = value
-        elif isinstance(item, yaml_text.Mapping):
-            name_node, value_node = item.get("name"), item.get("value")
-            if isinstance(name_node, yaml_text.Scalar) and isinstance(value_node, yaml_text.Scalar):
-                env[name_node.text] = value_node.text
-    found.take((), {}, open_variables({name: value for name, value in env.items() if "$" in value}))
-    return {name: value for name, value in env.items() if ENV_NAMES.fullmatch(name) and "$" not in value}
+        yield Word(text, item.line, unresolved=unresolved, quoted=True)
 
 
 def _recipes(nodes: Sequence[yaml_text.Node], found: Found) -> None:

@@ -1,11 +1,12 @@
 """YAML as operators paste it: fragments that begin anywhere, are cut anywhere and carry their line numbers.
 
-Reads block and flow collections, block scalars, quoted and plain scalars and comments; knows no anchors, tags or types. A line that fits
-nowhere is left out instead of ending the reading, because a paste is rarely a whole document.
+Reads block and flow collections, block scalars, quoted and plain scalars, comments, anchors, aliases and merged mappings; passes over tags.
+A line that fits nowhere is left out instead of ending the reading, because a paste is rarely a whole document.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,10 +14,14 @@ from typing import Any
 
 MAX_NESTING = 40
 MAX_LINES = 20_000
+# What all aliases of a text may come to: an alias of an alias doubles with each line.
+MAX_ALIASED_NODES = 20_000
 _MOST_FLOW_LINES, _MOST_QUOTED_LINES = 500, 100
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.){0,200}"|'[^']{0,200}'|[^\s#&*!\[\]{}"',|>%@`:-][^:#\n]{0,200}?|--?[A-Za-z][\w-]{0,100})\s{0,40}:(?:[ \t]+(.*)|$)"""
 )
+_PROPERTY = re.compile(r"(?:(?:!\S*|&(\S+))(?:\s+|$))+")
+_ALIAS = re.compile(r"\*([^\s,\]}]+)")
 _BLOCK = re.compile(r"[|>][+\-0-9]*(?:\s+#.*)?$")
 _COMMENT = re.compile(r"\s#.*$")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
@@ -95,6 +100,8 @@ class _Reader:
         self.raw = text.replace("\t", "    ").split("\n")[:MAX_LINES]
         self.first = first_line
         self.at = 0
+        self.anchors: dict[str, Node] = {}
+        self.room = MAX_ALIASED_NODES
 
     def nodes(self) -> Iterator[Node]:
         while (line := self._peek()) is not None:
@@ -151,17 +158,57 @@ class _Reader:
             number = self.first + self.at
             self.at += 1
             rest = (match[2] or "").strip()
+            anchor = ""
+            if properties := _PROPERTY.match(rest):
+                anchor, rest = properties[1] or "", rest[properties.end() :]
             if rest and not rest.startswith("#"):
                 value: Node | None = self._value(rest, indent, number, depth + 1)
             else:
                 following = self._peek()
                 dash = following is not None and following[0] == indent and (following[1] == "-" or following[1].startswith("- "))
                 value = self._block(indent if dash else indent + 1, depth + 1)
-            mapping.entries.append((_unquote(match[1])[0], value if value is not None else Scalar("", number)))
+            value = value if value is not None else Scalar("", number)
+            if anchor:
+                self.anchors[anchor] = value
+            mapping.entries.append((_unquote(match[1])[0], value))
+        mapping.entries = self._merged(mapping.entries)
         return mapping
+
+    def _merged(self, entries: list[tuple[str, Node]]) -> list[tuple[str, Node]]:
+        """The entries with those that << takes from other mappings before them; the mapping's own win, then the first that is named."""
+        if not any(name == "<<" for name, _ in entries):
+            return entries
+        own = {name for name, _ in entries}
+        inherited: dict[str, Node] = {}
+        for value in (value for name, value in entries if name == "<<"):
+            for node in value.items if isinstance(value, Sequence) else [value]:
+                taken = self._alias(node.text, node.line) if isinstance(node, Scalar) else node
+                for name, inner in taken.entries if isinstance(taken, Mapping) else []:
+                    if name not in own:
+                        inherited.setdefault(name, inner)
+        return [*inherited.items(), *(entry for entry in entries if entry[0] != "<<")]
+
+    def _alias(self, text: str, number: int) -> Node:
+        """What an alias stands for; the alias as typed where the text does not hold it, or there is no room."""
+        match = _ALIAS.fullmatch(text)
+        node = self.anchors.get(match[1]) if match else None
+        if node is None:
+            return Scalar(text, number)
+        size = sum(1 for _ in itertools.islice(walk(node), self.room + 1))
+        if size > self.room:
+            return Scalar(text, number)
+        self.room -= size
+        return node
 
     def _value(self, rest: str, indent: int, number: int, depth: int) -> Node:
         """A value that begins on the current line, which was consumed already; `indent` is that of its key."""
+        if properties := _PROPERTY.match(rest):
+            value = self._value(rest[properties.end() :] or "~", indent, number, depth)
+            if properties[1]:
+                self.anchors[properties[1]] = value
+            return value
+        if _ALIAS.fullmatch(bare := _COMMENT.sub("", rest)):
+            return self._alias(bare, number)
         if _BLOCK.match(rest):
             return Scalar(self._block_scalar(indent, folded=rest[0] == ">"), number + 1, quoted=True)
         if rest[0] in "[{" and not rest.startswith("{{"):  # {{ }} is a template's hole, not a mapping.
