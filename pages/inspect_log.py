@@ -12,6 +12,7 @@ inspect_address.adopt()
 found = inspect_input.draw()
 if found is not None:
     inspect_view.answer(found)
+    inspect_input.to_plan(found)
     inspect_breakdowns.filters(found)
     inspect_breakdowns.overview(found)
     inspect_view.causes(found)

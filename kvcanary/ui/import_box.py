@@ -46,6 +46,12 @@ def draw() -> None:
         import_report.draw(result)
 
 
+def hand_over(text: str) -> None:
+    """Read a text that was given to another page; what it says, or why it cannot be read, stands on Plan then."""
+    st.session_state[_TEXT] = text
+    _take([lambda: read_text(text)], [])
+
+
 def _fetch_form() -> None:
     """Ask a running server, where the operator of this dashboard has allowed it."""
     hosts = plan_environment.fetch_hosts()

@@ -15,15 +15,16 @@ from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.log_stream import Progress, Stop, read_streams
 from kvcanary.errors import ImportTextError, KvCanaryError
 from kvcanary.escape import html_text, markdown_text
+from kvcanary.ui import import_box, style
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui import inspect_files as files
-from kvcanary.ui import style
 from kvcanary.ui.inspect_example import example_log
 from kvcanary.ui.inspect_reading import Following, Loaded, Reading, Source, Work
 from kvcanary.units import format_bytes, format_fraction
 
 UPLOAD_LIMIT_MB = 200
 SNAPSHOT_SUFFIX = ".safetensors"
+_PASTED = "pasted text"
 # A log that is read within this time needs no progress bar.
 _PATIENCE_S, _POLL_S, _FOLLOW_S = 1.5, 0.5, 0.5
 _FOUND, _PROBLEM, _TEXT, _FILES = "inspect_found", "inspect_problem", "inspect_text", "inspect_files"
@@ -62,6 +63,21 @@ def draw() -> Loaded | None:
     elif found is None and not problem and st.session_state.get(_READING) is None:
         style.caption("No log has been read yet. A log with canary lines ends in a verdict, a cause and a map; the example shows how.")
     return found
+
+
+def to_plan(found: Loaded) -> None:
+    """A text without a line of the canary may be an error of the start, a start-up log or a command: Plan reads those."""
+    log = found.inspected.log
+    if not log.lines or log.canary_lines:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="inspect_plan"):
+        style.caption("Plan reads errors of the start, such as “kv-canary: pool_slot_count must be positive”, start-up logs and commands.")
+        if (pasted := found.sources.get(_PASTED)) is None:
+            st.page_link("pages/plan.py", label="Open Plan", icon=":material/tune:")
+        elif st.button("Read it on Plan", key="inspect_to_plan"):
+            with pasted() as stream:
+                import_box.hand_over(stream.read().decode(errors="replace"))
+            st.switch_page("pages/plan.py")
 
 
 @st.cache_data(ttl=5, show_spinner=False)
@@ -117,7 +133,7 @@ def _take_text() -> None:
         st.session_state[_PROBLEM] = "there is nothing to read; paste some lines or upload a file"
         return
     address.begin_log("")
-    _read({"pasted text": partial(io.BytesIO, text.encode(errors="replace"))}, "pasted text")
+    _read({_PASTED: partial(io.BytesIO, text.encode(errors="replace"))}, _PASTED)
 
 
 def take_example() -> None:

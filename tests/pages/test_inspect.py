@@ -216,6 +216,21 @@ def test_the_card_names_what_echoes_its_slot(own: tuple[int, ...], words: str) -
     assert words in html(app)
 
 
+def test_an_error_of_the_start_is_handed_to_plan() -> None:
+    app = paste(open_page(), "ValueError: kv-canary: pool_slot_count must be positive, got 0\n")
+    # The test runner stays on its page where the app changes it.
+    app.button(key="inspect_to_plan").click().run().switch_page("pages/plan.py").run()
+    assert not app.exception
+    assert "The KV pool came out with 0 slots" in html(app)
+    assert app.session_state["settings_text"]["pool_slot_count"] == "0"
+
+
+@pytest.mark.parametrize("text", [f"{prefix()}{Row().message()}\n", ""])
+def test_what_is_of_the_canary_or_nothing_is_not(text: str) -> None:
+    app = paste(open_page(), text)
+    assert "inspect_to_plan" not in [button.key for button in app.button]
+
+
 def test_a_new_log_forgets_the_chosen_slot_and_the_filters() -> None:
     app = paste(open_page(), TWO)
     app.text_input(key="inspect_typed").set_value("71").run()
