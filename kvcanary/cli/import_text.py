@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvcanary.cli.options import JsonBeside, fail, write_document
+from kvcanary.cli.options import JsonBeside, fail, wide_console, write_document
 from kvcanary.config.findings import Severity
 from kvcanary.errors import ImportTextError
 from kvcanary.escape import terminal_text
 from kvcanary.importers.amounts import with_amounts
 from kvcanary.importers.detect import MAX_BYTES, merge, read_bytes
-from kvcanary.importers.result import ErrorExplanation, ImportKind, ImportResult
+from kvcanary.importers.result import Command, ErrorExplanation, ImportKind, ImportResult, Unresolved
 from kvcanary.importers.server_info import HOSTS_VARIABLE, fetch, parse_hosts
 
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "dim"}
@@ -56,7 +56,7 @@ def command(
     if json_to is not None:
         write_document(result.to_dict(), json_to)
     if json_to != "-":
-        _print(result, Console(highlight=False))
+        _print(result, wide_console())
 
 
 def _read(source: str) -> ImportResult:
@@ -82,6 +82,8 @@ def _print(result: ImportResult, console: Console) -> None:
         for name, entry in result.fields.items():
             table.add_row(terminal_text(name), terminal_text(str(entry.value)), terminal_text(entry.source), terminal_text(entry.derived))
         console.print(table)
+    for other in result.commands[1:]:
+        console.print(f"[bold]also[/] {terminal_text(_in_short(other))}")
     for conflict in result.conflicts:
         shown = ", ".join(f"{terminal_text(str(entry.value))} ({terminal_text(entry.source)})" for entry in conflict.candidates)
         console.print(f"[bold yellow]differs[/] {terminal_text(conflict.name)}: {shown}; {terminal_text(conflict.reason)}")
@@ -92,6 +94,12 @@ def _print(result: ImportResult, console: Console) -> None:
         hint = f"; probably meant: {terminal_text(word.suggestion)}" if word.suggestion else ""
         console.print(f"[bold]unknown[/] {terminal_text(word.flag)} ({terminal_text(word.reason)}){hint}")
     _print_list(console, "no value in the text", result.unresolved)
+
+
+def _in_short(command: Command) -> str:
+    given = [*command.env.items(), *command.arguments.items()]
+    words = (f"{name}={value.text if isinstance(value, Unresolved) else value}" for name, value in given)
+    return f"line {command.line}, {command.engine}: {', '.join(words)}"
 
 
 def print_explanation(explanation: ErrorExplanation, result: ImportResult, console: Console) -> None:

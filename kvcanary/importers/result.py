@@ -154,7 +154,8 @@ class ImportResult:
             "arguments": _plain(self.arguments),
             "env": dict(self.env),
             "commands": [
-                {"engine": command.engine, "arguments": _plain(command.arguments), "env": dict(command.env)} for command in self.commands
+                {"engine": command.engine, "line": command.line, "arguments": _plain(command.arguments), "env": dict(command.env)}
+                for command in self.commands
             ],
             "observed": _plain(self.observed),
             "fields": {name: _field(entry) for name, entry in self.fields.items()},

@@ -45,11 +45,15 @@ class RawWord:
 
 @dataclass(slots=True)
 class Statement:
-    """Words of one simple command; `nested` counts the if, for, while and case around it."""
+    """Words of one simple command; `nested` counts the if, for, while and case around it.
+
+    comment is the line of a comment that ended it inside its continued lines, 0 where none did.
+    """
 
     words: list[RawWord]
     line: int
     nested: int = 0
+    comment: int = 0
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class _Lexer:
         self.drop_next = False
         self.parentheses = 0
         self.arrays: list[tuple[list[RawWord], RawWord]] = []
+        self.comment = 0
 
     def run(self) -> ShellText:
         while self.at < len(self.text):
@@ -136,7 +141,8 @@ class _Lexer:
                 words = []  # The list of a loop is no command.
             words = words[1:]
         if words:
-            self.result.statements.append(Statement(words, words[0].line, self.nested))
+            self.result.statements.append(Statement(words, words[0].line, self.nested, self.comment))
+        self.comment = 0
 
     def _backslash(self) -> None:
         match = re.compile(r"\\[ \t]*\r?\n").match(self.text, self.at)
@@ -154,6 +160,8 @@ class _Lexer:
         if self.word is not None:
             self._add(Part("#"), self.at + 1)
             return
+        if self.words and not self.arrays and not self.text[self.text.rfind("\n", 0, self.at) + 1 : self.at].strip():
+            self.comment = self.line
         end = self.text.find("\n", self.at)
         self.at = len(self.text) if end < 0 else end
 

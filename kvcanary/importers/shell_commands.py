@@ -27,6 +27,7 @@ class _Shell:
         self.variables, self.depth = variables, depth
         self.found = Found()
         self.open: RawCommand | None = None
+        self.comment = 0
         self.exports: dict[str, str] = {}
 
     def read(self, text: str, first_line: int) -> Found:
@@ -38,6 +39,7 @@ class _Shell:
             self._say("blank-continuation", "backslash followed by spaces", why)
         for statement in shell.statements:
             self._statement(statement)
+            self.comment = statement.comment
         self._unexported()
         return self.found
 
@@ -85,6 +87,9 @@ class _Shell:
         if self.open is None:
             self.open = RawCommand("", [], words[0].line, has_program=False, env=dict(self.exports))
             self.found.commands.append(self.open)
+        elif self.comment:
+            message = f"a comment on line {self.comment} stands inside a continued command"
+            self._say("comment-in-command", message, "A shell ends the command there; what follows was read as part of it all the same.")
         elif self.open.has_program:
             self._say(
                 "lost-continuation", "a line begins with a flag without a backslash before it", "It was read as part of the command above."

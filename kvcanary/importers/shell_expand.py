@@ -125,6 +125,8 @@ def expand(word: RawWord, variables: Variables, *, split: bool = True) -> list[W
 def _value(raw: str, variables: Variables, depth: int) -> str | list[Word] | None:
     if depth > MAX_DEPTH:
         return None
+    if raw.startswith(("`#", "$(#")):
+        return ""  # Nothing but a comment, as it is put between continued lines.
     if raw.startswith("$((") and raw.endswith("))"):
         return _arithmetic(raw[3:-2], variables)
     body = raw[2:-1] if raw.startswith("${") else raw[1:]

@@ -74,6 +74,18 @@ def test_what_is_printed() -> None:
         assert word in printed
 
 
+def test_commands_behind_the_first_are_printed_and_no_name_is_cut() -> None:
+    second = "SGLANG_KV_CANARY_RING_CAPACITY=64 sglang serve --model-path o/heron --tp 4 --max-running-requests ${R:-9} --api-key hidden"
+    printed = run("-", stdin=f"python -m sglang.launch_server --model-path o/wren --speculative-num-draft-tokens 4\n{second}\n").stdout
+    assert (
+        "also line 2, sglang: SGLANG_KV_CANARY_RING_CAPACITY=64, model_path=o/heron, tp_size=4, max_running_requests=${R:-9}\n" in printed
+    )
+    assert "--speculative-num-draft-tokens, line 1" in printed
+    assert "hidden" not in printed
+    commands = document("-", stdin=f"\n{second}")["commands"]
+    assert [(command["line"], command["arguments"]["tp_size"]) for command in commands] == [(2, 4)]
+
+
 def test_an_error_is_printed_with_causes_and_what_to_change() -> None:
     printed = run("-", stdin=EMPTY_POOL).stdout
     assert "kv-canary: pool_slot_count must be positive, got 0" in printed

@@ -507,3 +507,16 @@ def test_a_variable_that_gets_its_value_later_is_known(second: str) -> None:
     result = read_text(text)
     assert result.fields["ring_capacity"].value == 9
     assert not any("is not known" in message for message in messages(result))
+
+
+def test_a_comment_inside_a_continued_command_is_said() -> None:
+    result = read_text("python -m sglang.launch_server \\\n  --tp 2 \\\n  # --dp 4 \\\n  --page-size 16 # slots\n")
+    assert result.arguments == {"tp_size": 2, "page_size": 16}
+    assert messages(result) == ["a comment on line 3 stands inside a continued command"]
+    [command] = read_text("A=(\n  # flags\n  --tp 2\n)\npython -m sglang.launch_server --page-size 8 ${A[@]}\n# end\n").commands
+    assert command.arguments == {"page_size": 8, "tp_size": 2}
+
+
+def test_a_comment_in_the_shape_of_a_substitution_is_nothing() -> None:
+    result = read_text("python -m sglang.launch_server `# first` --tp 2 `# two` $(# three\n) --page-size 16")
+    assert (dict(result.arguments), result.unresolved, result.findings) == ({"tp_size": 2, "page_size": 16}, (), ())
