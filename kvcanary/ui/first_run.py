@@ -11,7 +11,7 @@ from kvcanary.config.presets import find_preset
 from kvcanary.config.settings import format_field
 from kvcanary.ui import inspect_input, state
 
-_FRESH, _GO, _HINT = "first_run_fresh", "first_run_go", "first_run_hint"
+_FRESH, _HINT = "first_run_fresh", "first_run_hint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def draw() -> None:
 
 
 def arrive() -> None:
-    """At the top of each page: go on to a story's page, and say there what to look at until it is put away."""
-    if (page := st.session_state.pop(_GO, None)) is not None:
+    """At the top of each page: go on to the page that a button leads to, and say there what to look at until it is put away."""
+    if page := state.next_page():
         st.switch_page(page)
     if text := st.session_state.get(_HINT):
         with st.container(horizontal=True, wrap=False, gap="small", vertical_alignment="center", key="story_hint"):
@@ -74,7 +74,8 @@ def _begin(number: int) -> None:
     story = STORIES[number]
     story.prepare()
     st.session_state[_FRESH] = False
-    st.session_state[_GO], st.session_state[_HINT] = story.page, story.hint
+    state.go_to(story.page)
+    st.session_state[_HINT] = story.hint
 
 
 def _end() -> None:

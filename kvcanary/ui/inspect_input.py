@@ -15,7 +15,7 @@ from kvcanary.analysis.inspected import Inspected
 from kvcanary.analysis.log_stream import Progress, Stop, read_streams
 from kvcanary.errors import ImportTextError, KvCanaryError
 from kvcanary.escape import html_text, markdown_text
-from kvcanary.ui import import_box, style
+from kvcanary.ui import import_box, state, style
 from kvcanary.ui import inspect_address as address
 from kvcanary.ui import inspect_files as files
 from kvcanary.ui.inspect_example import example_log
@@ -72,12 +72,16 @@ def to_plan(found: Loaded) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="inspect_plan"):
         style.caption("Plan reads errors of the start, such as “kv-canary: pool_slot_count must be positive”, start-up logs and commands.")
-        if (pasted := found.sources.get(_PASTED)) is None:
+        if pasted := found.sources.get(_PASTED):
+            st.button("Read it on Plan", key="inspect_to_plan", on_click=_hand_over, args=(pasted,))
+        else:
             st.page_link("pages/plan.py", label="Open Plan", icon=":material/tune:")
-        elif st.button("Read it on Plan", key="inspect_to_plan"):
-            with pasted() as stream:
-                import_box.hand_over(stream.read().decode(errors="replace"))
-            st.switch_page("pages/plan.py")
+
+
+def _hand_over(pasted: Source) -> None:
+    with pasted() as stream:
+        import_box.hand_over(stream.read().decode(errors="replace"))
+    state.go_to("pages/plan.py")
 
 
 @st.cache_data(ttl=5, show_spinner=False)

@@ -23,6 +23,7 @@ _WRITTEN = "address_written"
 _UNKNOWN = "address_unknown"
 _SOURCES = "field_sources"
 _UNDO = "before_steps"
+_GO = "next_page"
 _UNDO_STEPS = 20
 IMPORT_RESULT = "import_result"
 
@@ -177,6 +178,17 @@ def sources() -> dict[str, str]:
     """Where imported fields came from: field -> 'line 3, --page-size'."""
     stored: dict[str, str] = st.session_state.setdefault(_SOURCES, {})
     return stored
+
+
+def go_to(page: str) -> None:
+    """For callbacks, which cannot switch the page themselves: the run that follows goes there."""
+    st.session_state[_GO] = page
+
+
+def next_page() -> str:
+    """The page that a callback asked for, once; '' when none did."""
+    page: str = st.session_state.pop(_GO, "")
+    return page
 
 
 def theme() -> ThemeName:
