@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 import numba
@@ -32,14 +33,17 @@ LENGTHS = [0, 1, 200, 3, 77, 16, 17, 15, 0, 150, 31, 32, 33, 1, 1, 90, 64, 48, 5
 """Requests of a batch: more than there are chains side by side, of very different lengths, some of them empty."""
 
 
-def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, seed=0):
-    """A shuffled pool whose requests are stamped and then verified with a handful of damaged records; large enough for many chunks."""
+def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, lengths=LENGTHS, around=0, seed=0):
+    """A shuffled pool whose requests are stamped and then verified with a handful of damaged records; large enough for many chunks.
+
+    around: tokens before the first request and after the last one, which belong to nobody.
+    """
     rng = np.random.default_rng(seed)
-    total = sum(LENGTHS)
+    total = around + sum(lengths) + around
     num_slots = total + 50
     slots = 1 + rng.permutation(num_slots - 1)[:total]
-    offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
-    positions = np.concatenate([np.arange(length) for length in LENGTHS])
+    offsets = around + np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.concatenate([np.arange(length) for length in (around, *lengths, around)])
     sources = []
     for _ in range(num_sources):
         rows = -(-num_slots // page_size)
@@ -56,8 +60,8 @@ def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, se
     )
     plan = WritePlan(
         offsets=torch.from_numpy(offsets),
-        seed_slot_indices=torch.full((len(LENGTHS),), layout.CHAIN_HEAD),
-        num_valid_reqs=torch.tensor([len(LENGTHS)], dtype=torch.int32),
+        seed_slot_indices=torch.full((len(lengths),), layout.CHAIN_HEAD),
+        num_valid_reqs=torch.tensor([len(lengths)], dtype=torch.int32),
     )
     inputs = StampInputs(
         tokens=torch.from_numpy(rng.integers(0, 150_000, total)), positions=torch.from_numpy(positions), slots=torch.from_numpy(slots)
@@ -67,13 +71,14 @@ def scene(*, mode=RealKvHashMode.NONE, page_size=1, num_sources=1, stride=32, se
 
 def damaged(stamped: StampScene) -> VerifyScene:
     """Verify of everything that was stamped, after records in several chunks were hit."""
-    slots, positions = stamped.inputs.slots, stamped.inputs.positions
+    first, last = stamped.plan.offsets[[0, -1]].tolist()
+    slots, tokens, positions = (column[first:last] for column in (stamped.inputs.slots, stamped.inputs.tokens, stamped.inputs.positions))
     records = stamped.launch.buffer.view(torch.int64)
     for index, field in ((3, 1), (204, 0), (205, 3), (640, 2), (700, 1)):
         records[slots[index], field] += 1
     plan = VerifyPlan(
         slot_indices=slots.clone(),
-        expected_tokens=stamped.inputs.tokens.clone(),
+        expected_tokens=tokens.clone(),
         expected_positions=positions.clone(),
         prev_slot_indices=torch.where(positions > 0, slots.roll(1), layout.CHAIN_HEAD),
         num_valid=torch.tensor([len(slots)], dtype=torch.int32),
@@ -96,6 +101,7 @@ SCENES = [
     {"mode": RealKvHashMode.PARTIAL, "page_size": 3},
     {"mode": RealKvHashMode.PARTIAL, "num_sources": 3},
     {"mode": RealKvHashMode.ALL, "page_size": 4},
+    {"mode": RealKvHashMode.ALL, "around": 60},
     {"mode": RealKvHashMode.ALL, "num_sources": 4},
     {"mode": RealKvHashMode.ALL, "num_sources": 0},
 ]
@@ -124,12 +130,32 @@ def in_window_pool(stamped: StampScene) -> StampScene:
     return replace(stamped, inputs=replace(stamped.inputs, slots=slots), plan=replace(stamped.plan, seed_slot_indices=seeds))
 
 
+@pytest.mark.parametrize("lengths", list(permutations((1, 3, 5, 9))), ids=str)
+def test_chains_side_by_side_end_where_their_requests_end(lengths):
+    expected, actual = (scene(lengths=lengths, around=16) for _ in range(2))
+    expected.run(TorchBackend())
+    actual.run(NumbaBackend(threads=1))
+    assert_same(actual, expected)
+
+
 @pytest.mark.parametrize("mode", list(RealKvHashMode))
 def test_the_order_of_requests_holds_at_slot_0(mode):
     expected = in_window_pool(scene(mode=mode))
     actual = clone(expected)
     expected.run(TorchBackend())
     actual.run(NumbaBackend(threads=2, chunk_work=40))
+    assert_same(actual, expected)
+
+
+def test_a_request_that_reaches_slot_0_after_the_next_one_does_not_win_it():
+    """Its last token and the first of the next request, which would be side by side in one of two chunks."""
+    whole = scene(lengths=[40] * 4, around=90)
+    slots = whole.inputs.slots.clone()
+    slots[90 + 39 : 90 + 41] = 0
+    expected = replace(whole, inputs=replace(whole.inputs, slots=slots))
+    actual = clone(expected)
+    expected.run(TorchBackend())
+    actual.run(NumbaBackend(threads=2, chunk_work=80))
     assert_same(actual, expected)
 
 
