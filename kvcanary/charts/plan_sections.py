@@ -154,5 +154,6 @@ def _number(value: float | None) -> str:
 
 def _command(plan: Loose) -> Section | None:
     command = plan.text("sglang_command")
-    sentence = "With these settings the server does not start; see the findings." if plan.flag("starts") is False else ""
+    failed = "With these settings the server does not start or runs out of memory; see the findings and the memory."
+    sentence = failed if plan.flag("starts") is False else ""
     return Section(heading="As a launch command", sentence=sentence, code=command) if command else None

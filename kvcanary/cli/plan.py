@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvcanary.cli.exit_codes import FAIL, PASS
+from kvcanary.cli.exit_codes import VERDICT_EXIT_CODES
 from kvcanary.cli.import_text import print_explanation
 from kvcanary.cli.options import (
     SETTINGS_FILE_LIMIT_BYTES,
+    VERDICT_STYLES,
     HomeToKeep,
     JsonTarget,
     fail,
@@ -56,8 +57,9 @@ def command(
 ) -> None:
     """Check settings against every rule at once, compute launch capacities and memory, and solve them backwards.
 
-    Exit code 0: the server starts (warnings allowed) · 1: it does not · 2: a value cannot be read. A log beside the plan changes none of
-    these, also one that holds an error: the settings are judged, not the log.
+    Exit code 0: the server starts (warnings allowed) · 1: it does not, or runs out of memory · 2: a value cannot be read · 3: it starts
+    with a smaller pool than asked for. A log beside the plan changes none of these, also one that holds an error: the settings are judged,
+    not the log.
 
     Examples:
 
@@ -82,7 +84,7 @@ def command(
         _print(report, beside)
     if keep:
         _keep(report, document, home)
-    raise typer.Exit(PASS if report.starts else FAIL)
+    raise typer.Exit(VERDICT_EXIT_CODES[report.verdict])
 
 
 def _keep(report: PlanReport, document: dict[str, Any], home: Path | None) -> None:
@@ -90,10 +92,9 @@ def _keep(report: PlanReport, document: dict[str, Any], home: Path | None) -> No
     from kvcanary.lab.records import Verdict
     from kvcanary.store.home import open_store
 
-    verdict = Verdict.PASS if report.starts else Verdict.FAIL
     try:
         run = open_store(os.environ, home).save_plan(
-            report.settings.to_flat(), verdict=verdict, sentence=report.sentence, document=document
+            report.settings.to_flat(), verdict=Verdict(report.verdict), sentence=report.sentence, document=document
         )
     except KvCanaryError as error:
         fail(str(error))
@@ -126,9 +127,8 @@ def _read_log(path: Path) -> ImportResult:
 
 
 def _print(report: PlanReport, beside: ImportResult | None) -> None:
-    console = wide_console()
-    word, style = ("Starts", "bold green") if report.starts else ("Will not start", "bold red")
-    console.print(f"[{style}]{word}[/]: {count_sentence(finding.severity for finding in report.findings)} from {len(RULES)} rules")
+    console, counted = wide_console(), count_sentence(finding.severity for finding in report.findings)
+    console.print(f"[{VERDICT_STYLES[report.verdict]}]{report.head}[/]: {counted} from {len(RULES)} rules")
     if beside is not None and beside.explanations:
         console.print(f"[bold red]The log holds an error[/], explained below: {terminal_text(beside.explanations[0].message)}")
     for finding in report.findings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kvcanary.config.capacities import LaunchCapacities
 from kvcanary.config.findings import Finding, Severity, count_sentence, worst_first
@@ -17,7 +17,7 @@ from kvcanary.config.reconciliation import Reconciliation
 from kvcanary.config.remedies import canary_cost, remedies
 from kvcanary.config.rules import RULES, validate
 from kvcanary.config.settings import Settings
-from kvcanary.config.solve import PoolAnswer, largest_context, largest_pool, smallest_fraction
+from kvcanary.config.solve import PoolAnswer, largest_context, largest_pool, smallest_fraction, within_budget
 from kvcanary.errors import ConfigError
 from kvcanary.units import format_bytes, format_count
 
@@ -35,21 +35,40 @@ class PlanReport:
     log: Reconciliation | None
 
     @property
+    def verdict(self) -> Literal["pass", "partial", "fail"]:
+        """fail: a rule forbids it, or the memory does not hold it. partial: it starts, with a smaller pool than asked for."""
+        if self._errors:
+            return "fail"
+        if self.plan is None or self.plan.verdict is not Verdict.OVER:
+            return "pass"
+        return "partial" if cuts_pool(self.plan) else "fail"
+
+    @property
     def starts(self) -> bool:
-        """Whether no rule forbids it."""
-        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+        """Whether no rule forbids it and the memory suffices, if need be with a smaller pool than asked for."""
+        return self.verdict != "fail"
+
+    @property
+    def head(self) -> str:
+        """The verdict in words."""
+        if self._errors:
+            return "Will not start"
+        return {"pass": "Starts", "partial": "Starts with a smaller pool", "fail": "Does not fit"}[self.verdict]
 
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        errors = [finding.message for finding in self.findings if finding.severity is Severity.ERROR]
-        counted = f"{count_sentence(finding.severity for finding in self.findings)} from {len(RULES)} rules"
-        if errors:
-            return f"Will not start, {counted}: {errors[0]}"
+        head = f"{self.head}, {count_sentence(finding.severity for finding in self.findings)} from {len(RULES)} rules"
+        if self._errors:
+            return f"{head}: {self._errors[0]}"
         if self.plan is None:
-            return f"Starts, {counted}."
+            return f"{head}."
         over = f" {over_sentence(self.plan)}" if self.plan.verdict is Verdict.OVER else ""
-        return f"Starts, {counted}.{over} Memory of one rank: {self.plan.summary}."
+        return f"{head}.{over} Memory of one rank: {self.plan.summary}."
+
+    @property
+    def _errors(self) -> list[str]:
+        return [finding.message for finding in self.findings if finding.severity is Severity.ERROR]
 
 
 def plan_report(settings: Settings, observed: Mapping[str, Any] | None = None) -> PlanReport:
@@ -64,6 +83,14 @@ def plan_report(settings: Settings, observed: Mapping[str, Any] | None = None) -
     return PlanReport(settings, worst_first(validate(settings)), capacities, plan, beside)
 
 
+def cuts_pool(plan: MemoryPlan) -> bool:
+    """Whether SGLang makes the pool of a plan over budget smaller by itself, to one that the device then holds."""
+    if plan.static_left_bytes is None or plan.static_left_bytes >= 0:
+        return False
+    own = largest_pool(plan, static_only=True)
+    return isinstance(own, PoolAnswer) and own.slots > 0 and within_budget(own.plan)
+
+
 def over_sentence(plan: MemoryPlan) -> str:
     """What a plan over budget lacks, and how many slots fit instead."""
     pool = largest_pool(plan)
@@ -73,8 +100,8 @@ def over_sentence(plan: MemoryPlan) -> str:
         else ""
     )
     if plan.static_left_bytes is not None and plan.static_left_bytes < 0:
-        cut = f": {slots}, and SGLang cuts the pool by itself" if slots else ""
-        return f"Over budget: {format_bytes(-plan.static_left_bytes)} more than the static share{cut}."
+        own = "and SGLang cuts the pool by itself" if cuts_pool(plan) else "but SGLang cuts the pool to more than the device holds"
+        return f"Over budget: {format_bytes(-plan.static_left_bytes)} more than the static share{f': {slots}, {own}' if slots else ''}."
     over = format_bytes(-(plan.headroom_bytes or 0))
     return f"Over budget: {over} more than the device has, so it runs out of memory{f': {slots}' if slots else ''}."
 
@@ -85,6 +112,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "version": VERSION,
+        "verdict": report.verdict,
         "starts": report.starts,
         "rules_checked": len(RULES),
         "settings": report.settings.to_flat(),

@@ -29,10 +29,10 @@ def said() -> None:
 
 def _keep(settings: Settings) -> None:
     report = plan_report(settings)
-    verdict = Verdict.PASS if report.starts else Verdict.FAIL
     try:
         run = services.runs().save_plan(
-            settings.to_flat(), verdict=verdict, sentence=report.sentence, document=plan_document(report), owner=access.user().owner
+            settings.to_flat(), verdict=Verdict(report.verdict), sentence=report.sentence, document=plan_document(report),
+            owner=access.user().owner,
         )  # fmt: skip
     except KvCanaryError as error:
         st.session_state[_KEPT] = f"Not kept: {error}"

@@ -13,7 +13,7 @@ from kvcanary.config.findings import Severity, count_sentence
 from kvcanary.config.geometry import Unknown
 from kvcanary.config.launch_flags import sglang_flags
 from kvcanary.config.memory import CANARY_PARTS, MemoryPlan, Verdict, memory_plan
-from kvcanary.config.plan_report import over_sentence
+from kvcanary.config.plan_report import cuts_pool, over_sentence
 from kvcanary.config.remedies import canary_cost
 from kvcanary.errors import ConfigError
 from kvcanary.escape import html_text
@@ -55,7 +55,7 @@ def verdict(given: Planned) -> None:
     elif failed := import_report.failed_as_filled():
         style.verdict(f"Failed with these settings: {failed}", "error")
     elif given.plan is not None and given.plan.verdict is Verdict.OVER:
-        style.verdict(over_sentence(given.plan), "warning")
+        style.verdict(over_sentence(given.plan), "warning" if cuts_pool(given.plan) else "error")
     else:
         worst = "warning" if any(finding.severity is Severity.WARNING for finding in findings) else "pass"
         style.verdict(f"Starts, with {counted}. {'' if given.plan is None else _cost_sentence(given.plan)}", worst)

@@ -13,6 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from kvcanary.cli import app
+from kvcanary.store.home import open_store
 
 
 def run(*arguments: str) -> Result:
@@ -128,6 +129,25 @@ def test_over_budget_comes_with_remedies() -> None:
     assert loaded["memory"]["verdict"] == "over"
     assert loaded["memory"]["remedies"][0]["flag"].startswith("--max-total-tokens ")
     assert "->" in run(*MODEL[:-4], "--pool-slot-count", "900000", "--accelerator", "NVIDIA A40").stdout
+
+
+@pytest.mark.parametrize(
+    ("slots", "fraction", "code", "verdict", "head"),
+    [
+        ("180000", "0.84", 0, "pass", "Starts:"),
+        ("900000", "0.84", 3, "partial", "Starts with a smaller pool:"),
+        ("900000", "0.999", 1, "fail", "Does not fit:"),
+    ],
+)
+def test_exit_code_document_and_kept_run_agree_on_the_memory(
+    tmp_path: Path, slots: str, fraction: str, code: int, verdict: str, head: str
+) -> None:
+    arguments = (*MODEL, "--pool-slot-count", slots, "--mem-fraction-static", fraction, "--accelerator", "NVIDIA A40")
+    result = run(*arguments, "--keep", "--home", str(tmp_path))
+    assert (result.exit_code, result.stdout.startswith(head)) == (code, True), result.output
+    assert document(*arguments)["verdict"] == verdict
+    [row] = open_store({}, tmp_path).list()
+    assert (row.verdict, row.sentence.split(",")[0]) == (verdict, head.removesuffix(":"))
 
 
 def test_a_log_beside_the_plan(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvcanary.config.plan_report import plan_document, plan_report
 from kvcanary.config.rules import RULES
 from kvcanary.config.stored_plan import LINE_LIMIT, StoredMemory, read_memory
@@ -17,14 +19,34 @@ def test_the_sentence_counts_by_severity_and_ends_each_part() -> None:
     assert failed.sentence == f"Will not start, 1 error, 1 note from {len(RULES)} rules: {failed.findings[0].message}"
 
 
-def test_a_plan_over_budget_says_so_although_it_starts() -> None:
+def test_a_pool_that_sglang_cuts_by_itself_starts_but_not_as_asked_for() -> None:
     report = plan_report(server(cuda_graph_max_bs=200, pool_slot_count=900_000))
-    assert report.starts
-    assert f"Starts, 1 note from {len(RULES)} rules. Over budget: " in report.sentence
+    assert (report.verdict, report.starts) == ("partial", True)
+    assert report.sentence.startswith(f"Starts with a smaller pool, 1 note from {len(RULES)} rules. Over budget: ")
     assert "900\u202f000 -> " in report.sentence
-    # The weights alone are too large: there is no pool to cut to.
-    sentence = plan_report(server(weight_bytes=60 << 30)).sentence
-    assert ("Over budget: " in sentence, "slots fit" in sentence) == (True, False)
+    assert "SGLang cuts the pool by itself" in report.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        # The weights alone are too large: there is no pool to cut to.
+        ({"weight_bytes": 60 << 30}, "more than the static share."),
+        # Within the static share, but the rest of the device is too small for what comes on top.
+        ({"mem_fraction_static": None, "pool_slot_count": 600_000}, "so it runs out of memory: 600\u202f000 -> "),
+        # The pool is cut to a static share that leaves too little for the graphs.
+        (
+            {"mem_fraction_static": 0.97, "pool_slot_count": 900_000, "graph_bytes": 4 << 30},
+            "fit, but SGLang cuts the pool to more than the device holds.",
+        ),
+    ],
+)
+def test_a_plan_that_the_memory_does_not_hold_fails(changes: dict[str, object], words: str) -> None:
+    report = plan_report(server(cuda_graph_max_bs=200, **changes))
+    assert (report.verdict, report.starts, plan_document(report)["verdict"]) == ("fail", False, "fail")
+    assert report.sentence.startswith("Does not fit, 1 ")
+    assert words in report.sentence
+    assert "by itself" not in report.sentence
 
 
 def test_the_memory_that_was_stored_has_the_sums_of_the_plan() -> None:

@@ -42,12 +42,16 @@ def test_a_concurrency_that_is_none_is_explained(text: str) -> None:
 
 def test_over_budget_is_a_result_with_remedies_that_act() -> None:
     app = open_plan(**{**MODEL, "pool_slot_count": "900000"})
+    assert '<div class="kvc-verdict kvc-warning"' in html(app)
     assert "Over budget:" in html(app)
     remedies = [key for key in keys(app) if key.startswith("remedy.")]
     assert remedies[0].endswith("pool_slot_count")
     app.button(key=remedies[0]).click().run()
     assert "Over budget:" not in html(app)
     assert "slots or" in html(app)
+    # Nothing is left of the device for what comes on top of the static share.
+    full = html(open_plan(**{**MODEL, "pool_slot_count": "900000", "mem_fraction_static": "0.999"}))
+    assert '<div class="kvc-verdict kvc-error" role="status"><span>Over budget:' in full
 
 
 def test_every_line_has_its_formula_and_where_it_comes_from() -> None:
