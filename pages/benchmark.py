@@ -8,5 +8,6 @@ from kvcanary.ui import benchmark_view, shell, state
 
 shell.require_frame()
 st.title("Benchmark", anchor=False)
-benchmark_view.controls(state.current())
-benchmark_view.result()
+current = state.current()
+benchmark_view.controls(current)
+benchmark_view.result(current)

@@ -103,7 +103,7 @@ def _start(spec: BenchmarkSpec) -> None:
         st.session_state["start_problem"] = str(error)
 
 
-def result() -> None:
+def result(current: state.Current) -> None:
     """The run named in the address, else the newest."""
     record = chosen_run.choose("benchmark")
     if record is None:
@@ -112,11 +112,14 @@ def result() -> None:
     if record.state.active:
         progress.panel(record.id)
     else:
-        _finished(record)
+        _finished(record, current)
 
 
-def _finished(record: RunRecord) -> None:
+def _finished(record: RunRecord, current: state.Current) -> None:
     style.verdict(record.sentence or f"{record.state.value.capitalize()}. {record.error}", sections.VERDICT_KINDS[record.verdict])
+    # Where a field cannot be read there is no plan to compare with; the line above says so.
+    if current.readable and (words := chosen_run.other_settings(record, current.settings)):
+        style.remark(words, "note")
     if record.state in (RunState.FAILED, RunState.INTERRUPTED):
         with st.expander("Last words of the worker"):
             st.code(record.error or "nothing was printed", language=None, wrap_lines=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvcanary.config.settings import Settings
 from kvcanary.lab.records import RunFolder, RunRecord, RunState
-from tests.stored_runs import points, store_run
+from tests.stored_runs import SETTINGS, points, store_run
 
 APP = str(Path(__file__).parents[2] / "app.py")
 
@@ -64,3 +65,28 @@ def test_a_run_that_measured_nothing_leads_to_the_earlier_ones(home: Path) -> No
     assert [link.proto.label for link in app.get("page_link")] == ["Earlier benchmarks"]
     app.query_params["run"] = first
     assert not app.run().get("page_link")
+
+
+def test_a_run_with_other_settings_than_plan_has_now_says_which(home: Path) -> None:
+    measured_for = {**Settings.from_flat(SETTINGS).to_flat(), "page_size": 16, "kv_dtype": "<b>fp8</b>"}
+    store_run(home, 1, measured=points(), spec={"settings": measured_for, "seed": 1})
+    app = AppTest.from_file(APP, default_timeout=60)
+    for name, text in {**SETTINGS, "pool_slot_count": "500000"}.items():
+        app.query_params[name] = text
+    app.run().switch_page("pages/benchmark.py").run()
+    assert not app.exception
+    words = (
+        "It ran with other settings than Plan has now: pool_slot_count 4\u202f096 (Plan: 500\u202f000), page_size 16 (Plan: 1), "
+        "kv_dtype &lt;b&gt;fp8&lt;/b&gt; (Plan: auto)."
+    )
+    assert any(words in element.proto.body for element in app.get("html"))
+
+
+def test_a_run_of_the_plan_that_stands_says_nothing_of_it(home: Path) -> None:
+    store_run(home, 1, measured=points())
+    app = AppTest.from_file(APP, default_timeout=60)
+    for name, text in SETTINGS.items():
+        app.query_params[name] = text
+    app.run().switch_page("pages/benchmark.py").run()
+    assert not app.exception
+    assert not any("It ran with other settings" in element.proto.body for element in app.get("html"))
