@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvcanary.lab.campaign import ALL_FAULTS, DEFAULT_CONFIGS
 from kvcanary.lab.campaign_job import CampaignSpec, plan_of, read_runs, run_campaign_job
+from kvcanary.lab.frontier import latency_curves
 from kvcanary.lab.records import RunFolder, RunRecord, RunState, Verdict
 from kvcanary.ui import fault_lab_replay, fault_lab_view, services
 
@@ -118,6 +119,9 @@ def test_a_finished_campaign_shows_matrix_latency_frontier_and_flags(home: Path,
     assert '"title":{"text":"entries checked per step"}' in app.get("plotly_chart")[2].proto.spec.replace(": ", ":")
     app.segmented_control(key="latency_unit").set_value("latency in tokens").run()
     assert '"title":{"text":"tokens computed from the fault on"}' in app.get("plotly_chart")[1].proto.spec.replace(": ", ":")
+    lines = [trace["x"] for trace in json.loads(app.get("plotly_chart")[1].proto.spec)["data"] if trace["mode"] == "lines"]
+    curves = latency_curves(plan_of(SPEC), read_runs(home / "runs" / RUN), SPEC.configs, by_tokens=True)
+    assert lines == [list(curve.within) for curve in curves], "what is drawn is counted in what the axis says"
     assert "Tokens computed from the fault to the report" in text_of(app)
     app.switch_page("pages/plan.py").run()
     app.switch_page("pages/fault_lab.py").run()
