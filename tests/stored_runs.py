@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvcanary.analysis.diagnosis import diagnose
 from kvcanary.analysis.inspection import report_data
@@ -59,7 +60,9 @@ def store_run(
     if map_slots:
         status = np.full(map_slots, 2, dtype=np.uint8)
         status[map_slots // 2] = 5
-        columns = {"status": status, "flags": np.zeros(map_slots, dtype=np.uint8), "chain_index": np.arange(map_slots, dtype=np.int64)}
+        columns: dict[str, npt.NDArray[Any]] = {
+            "status": status, "flags": np.zeros(map_slots, dtype=np.uint8), "chain_index": np.arange(map_slots, dtype=np.int64),
+        }  # fmt: skip
         write_slots(folder.slots_file, columns, length=64)
         folder.write_cards([card(map_slots // 2)])
     if kind == "plan":
