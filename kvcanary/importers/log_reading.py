@@ -23,6 +23,9 @@ _VLLM_WORDS = re.compile(
     r"Available KV cache memory|gpu_memory_utilization|Maximum concurrency for|No available memory for the cache blocks|max_model_len`|"
     r"(?:Model loading|model weights) took|model weights take|Initial free memory"
 )
+# Of more servers only these are looked at for an error.
+MOST_SERVERS = 16
+_OF_A_RANK = re.compile(r"Load weight end|KV [Cc]ache is allocated|Memory pool end|GPU KV cache size|[Aa]vailable KV cache memory")
 _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 
 
@@ -34,7 +37,8 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     if not records:
         return []
     engine = "vllm" if any(_VLLM_WORDS.search(record.text) for record in records[:2000]) and not _speaks_sglang(records) else "sglang"
-    earlier, records = _starts(records, engine)
+    records, servers = _servers(records, engine)
+    earlier, records = _starts(records)
     explanations, stated = error_messages.explain(records, engine)
     ranks = {match.strip() for match in _RANKS.findall(text[: 8 << 20])} if engine == "sglang" else set()
     observed, lines = _observe(records, engine, sorted(ranks))
@@ -45,7 +49,7 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     _errors(observed, explanations)
     (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
     settled, conflicts = found.settle()
-    findings = [*found.findings, *_log_findings(observed, records), *_earlier(earlier, engine)]
+    findings = [*found.findings, *_log_findings(observed, records), *_left_out(servers, earlier, engine)]
     only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
     return [
         ImportResult(
@@ -55,38 +59,46 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     ]  # fmt: skip
 
 
-def _starts(records: list[Record], engine: str) -> tuple[list[Record], list[Record]]:
-    """The records of starts before the one that counts, and the others: what a start had allocated says nothing about the next.
+def _servers(records: list[Record], engine: str) -> tuple[list[Record], list[str]]:
+    """The records of one server, the first whose log holds an error or else the first, and the names of all where there are several.
 
-    The last start counts. One of SGLang that served is read together with those behind it, which may as well be other servers, unless the
-    last one ended in an error: then the text is about that.
+    A source is a server of its own where a rank of it has a pool that a rank of that name has at another source too; otherwise the sources
+    are nodes of one server.
     """
-    progress = StartProgress()
-    begin, served = 0, False
+    ranks: dict[str, set[str]] = {}
     for record in records:
-        number = progress.number
+        if record.source and _OF_A_RANK.search(record.text[:400]):
+            ranks.setdefault(record.source, set()).add(record.rank or record.process.partition(" ")[0])
+    apart = len(ranks) > 1 and sum(map(len, ranks.values())) > len(set[str]().union(*ranks.values()))
+    if not apart:
+        return records, []
+    names = list(ranks)
+    each = {name: [record for record in records if record.source == name or record.source not in ranks] for name in names[:MOST_SERVERS]}
+    chosen = next((name for name in each if error_messages.explain(each[name], engine)[0]), names[0])
+    return each[chosen], [chosen, *(name for name in names if name != chosen)]
+
+
+def _starts(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """The records of the starts before the last one, and the others: what a start had allocated says nothing about the next."""
+    progress = StartProgress()
+    for record in records:
         progress.see(record)
-        if progress.number != number:
-            begin = begin if served and engine == "sglang" else progress.first_line
-        served = served or progress.stage() == "serving"
-    if begin < progress.first_line and error_messages.explain(_split(records, progress.first_line)[1], engine)[0]:
-        begin = progress.first_line
-    return _split(records, begin)
-
-
-def _split(records: list[Record], line: int) -> tuple[list[Record], list[Record]]:
-    at = next((index for index, record in enumerate(records) if record.line >= line), len(records))
+    at = next((index for index, record in enumerate(records) if record.line >= progress.first_line), len(records))
     return records[:at], records[at:]
 
 
-def _earlier(records: Sequence[Record], engine: str) -> list[Finding]:
-    said = [entry.message for entry in error_messages.explain(records, engine)[0]]
-    if said:
-        return [note("earlier-start", "an earlier start in the text failed", f"It said: {'; '.join(said)}. Only the last start is read.")]
-    observed, _ = _observe(records, engine, ())
-    if not _log_says_something(observed):
-        return []
-    return [note("earlier-start", "an earlier start in the text was left out", "Only the last start is read.", severity=Severity.NOTE)]
+def _left_out(servers: Sequence[str], earlier: Sequence[Record], engine: str) -> list[Finding]:
+    found: list[Finding] = []
+    if servers:
+        why = f"Only {servers[0]} is read. Give the lines of another one alone to read that."
+        found.append(note("several-servers", f"several servers in the text: {', '.join(servers)}"[:300], why))
+    if said := [entry.message for entry in error_messages.explain(earlier, engine)[0]]:
+        why = f"It said: {'; '.join(said)}. Only the last start is read."
+        return [*found, note("earlier-start", "an earlier start in the text failed", why)]
+    if _log_says_something(_observe(earlier, engine, ())[0]):
+        why = "Only the last start is read."
+        found.append(note("earlier-start", "an earlier start in the text was left out", why, severity=Severity.NOTE))
+    return found
 
 
 def _observe(records: Sequence[Record], engine: str, ranks: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -131,7 +143,8 @@ def _log_findings(observed: Mapping[str, Any], records: Sequence[Record]) -> lis
     if records[-1].cut:
         why = "The text ends inside a line; a number it ends in may be cut, so it was not read."
         found.append(note("cut", "the log is cut inside its last line", why))
-    if observed.get("kv_tokens") is not None and observed.get("max_total_num_tokens", 0) is None and "error" not in observed:
+    no_ready_line = observed.get("max_total_num_tokens", 0) is None and "max_total_num_tokens_values" not in observed
+    if observed.get("kv_tokens") is not None and no_ready_line and "error" not in observed:
         found.append(
             note("no-ready-line", "no ready line", "The pool size is that of the allocation line; the server may still have changed it.")
         )

@@ -54,7 +54,8 @@ class Record:
     """One message.
 
     text has broken lines glued, spaced has them joined by blanks. rank is what the server's prefix says, '' for a prefix without ranks, None
-    without a prefix. process is vLLM's '(EngineCore_DP0 pid=311)'. cut: the text ends inside a number of this record.
+    without a prefix. process is vLLM's '(EngineCore_DP0 pid=311)'. source is the service, pod, host or file that what collected the log names.
+    cut: the text ends inside a number of this record.
     """
 
     text: str
@@ -62,6 +63,7 @@ class Record:
     line: int
     rank: str | None
     process: str = ""
+    source: str = ""
     cut: bool = False
 
 
@@ -114,7 +116,9 @@ def _close(record: _Open, *, cut: bool = False) -> Record:
     if _LONG_NUMBER.search(glued):
         # No engine prints such a number, hardly any field of the settings takes it, and the interpreter reads none of several thousand digits.
         glued, spaced = (_LONG_NUMBER.sub("#", joined) for joined in (glued, spaced))
-    return Record(text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, cut=cut)
+    return Record(
+        text=glued, spaced=spaced, line=record.line, rank=record.rank, process=record.process, source=record.source, cut=cut
+    )  # fmt: skip
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -107,11 +108,11 @@ def test_data_parallel_ranks_have_pools_of_their_own() -> None:
 
 def test_two_servers_in_one_paste_are_not_mixed() -> None:
     ready = "max_total_num_tokens={}, max_running_requests={}, context_len=512\n"
-    text = ready.format(9000, 40) + ready.format(7000, 30)
+    text = "KV Cache is allocated. #tokens: 9000, K size: 0.50 GB, V size: 0.50 GB\n" + ready.format(9000, 40) + ready.format(7000, 30)
     result = read_text(text)
     assert result.observed["max_total_num_tokens_values"] == [9000, 7000]
     assert "pool_slot_count" not in result.fields
-    assert any(finding.message == "several pool sizes: 9000, 7000" for finding in result.findings)
+    assert [finding.message for finding in result.findings] == ["several pool sizes: 9000, 7000"]
 
 
 def test_window_and_full_pools_are_told_apart() -> None:
@@ -350,15 +351,44 @@ def test_the_last_of_several_failed_starts_is_explained() -> None:
     assert result.observed["kv_tokens"] == 8000
 
 
-def test_a_start_that_failed_behind_one_that_served_is_what_the_text_is_about() -> None:
-    result = read_text(start(0.8, 7000) + READY + start(0.95, 9000) + OOM)
-    assert (result.observed["kv_tokens"], result.observed["max_total_num_tokens"], result.observed["oom"]["phase"]) == (
-        9000,
-        None,
-        "kv_pool",
+@pytest.mark.parametrize("end", ["", OOM, READY])
+@pytest.mark.parametrize("before", ["", OOM])
+def test_the_last_start_counts_also_behind_one_that_served(before: str, end: str) -> None:
+    result = read_text(start(0.8, 6000) + READY.replace("7000", "6000") + before + start(0.95, 7000) + end)
+    seen = result.observed
+    assert (seen["kv_tokens"], seen["max_total_num_tokens"]) == (7000, 7000 if end == READY else None)
+    assert {entry.label for entry in result.explanations} == ({"oom"} if end == OOM else set())
+    assert (result.fields["mem_fraction_static"].value, result.fields["pool_slot_count"].value) == (0.95, 7000)
+    assert not result.conflicts
+    [finding] = [finding for finding in result.findings if finding.rule != "no-ready-line"]
+    assert (finding.message, finding.severity) == (
+        ("an earlier start in the text failed", "warning") if before else ("an earlier start in the text was left out", "note")
     )
-    assert (result.fields["mem_fraction_static"].value, result.fields["pool_slot_count"].value) == (0.95, 9000)
-    assert [(finding.rule, finding.severity) for finding in result.findings] == [("earlier-start", "note")]
+
+
+def server(name: str, text: str) -> list[str]:
+    return [f"{name}-1  | {line}" for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("end", ["", OOM])
+def test_two_services_of_one_log_are_two_servers(end: str) -> None:
+    pairs = zip_longest(server("wren", start(0.8, 6000) + READY), server("heron", start(0.7, 5000) + READY.replace("7", "5") + end))
+    result = read_text("\n".join(line for pair in pairs for line in pair if line) + "\n")
+    shown, other = ("heron-1", "wren-1") if end else ("wren-1", "heron-1")
+    assert result.fields["mem_fraction_static"].value == (0.7 if end else 0.8)
+    assert result.observed["kv_tokens"] == (5000 if end else 6000)
+    [finding] = [finding for finding in result.findings if finding.rule == "several-servers"]
+    assert finding.message == f"several servers in the text: {shown}, {other}"
+    assert finding.why.startswith(f"Only {shown} is read.")
+    assert not result.conflicts
+    assert "max_total_num_tokens_values" not in result.observed
+
+
+def test_two_hosts_with_ranks_of_their_own_are_one_server() -> None:
+    lines = server("wren-a", start(0.8, 6000, ("TP0", "TP1"))) + server("wren-b", start(0.8, 6000, ("TP2", "TP3")))
+    result = read_text("\n".join(lines) + "\n")
+    assert result.observed["ranks"] == ["TP0", "TP1", "TP2", "TP3"]
+    assert not any(finding.rule == "several-servers" for finding in result.findings)
 
 
 def test_the_nodes_of_one_start_are_read_together() -> None:
@@ -367,9 +397,3 @@ def test_the_nodes_of_one_start_are_read_together() -> None:
     assert not any(finding.rule == "earlier-start" for finding in result.findings)
     draft = f"[{T} TP0] Load weight begin. avail mem=4.00 GB\n[{T} TP0] Load weight end. type=D, avail mem=3.00 GB, mem usage=1.00 GB.\n"
     assert read_text(start(0.9, 9000) + draft).observed["draft_weight_mem_gb"] == 1.0
-
-
-@pytest.mark.parametrize("failed", [1, 2])
-def test_a_start_that_came_to_its_ready_line_is_kept(failed: int) -> None:
-    result = read_text(start(0.9, 7000) + READY + start(0.8, 6000) * failed)
-    assert result.observed["max_total_num_tokens"] == 7000
