@@ -124,15 +124,15 @@ def _trace(path: Path | None, first: int, speed: float, errors: Console) -> dict
     """The sample of a trace; rows that cannot be read are named with their line."""
     if path is None:
         return None
+    piped = str(path) == "-"
     try:
-        with open(0 if str(path) == "-" else path, encoding="utf-8", errors="replace", closefd=str(path) != "-") as lines:
-            sample, problems = sample_trace(lines, path.name, first=first, speed=speed)
+        with open(0 if piped else path, encoding="utf-8", errors="replace", closefd=not piped) as lines:
+            sample, problems = sample_trace(lines, "standard input" if piped else path.name, first=first, speed=speed)
     except OSError as error:
         raise ConfigError(f"--trace {path} cannot be read: {error.strerror}") from error
     for problem in problems:
         errors.print(f"left out: {terminal_text(str(problem))}")
-    scaled = f", lengths and times divided by {sample.scale}" if sample.scale > 1 else ""
-    errors.print(f"{format_count(len(sample.rows))} requests of a {sample.kind} trace{scaled}")
+    errors.print(terminal_text(sample.summary))
     return sample.to_dict()
 
 

@@ -15,6 +15,7 @@ from kvcanary.serving.options import ServingOptions
 from kvcanary.serving.request import RequestSpec
 from kvcanary.serving.tokens import block_tokens
 from kvcanary.serving.workload import PRESETS, Mix
+from kvcanary.units import format_count
 
 SMALL = "small"
 TRACE_REQUESTS = 64
@@ -75,6 +76,12 @@ class TraceSample:
     def longest(self) -> int:
         """Tokens of the longest request, input and output, as in the file."""
         return max(length + output for _, length, output, _ in self.rows)
+
+    @property
+    def summary(self) -> str:
+        """What is served, in words."""
+        scaled = f", lengths and times divided by {self.scale} so that its longest fits" if self.scale > 1 else ""
+        return f"{format_count(len(self.rows))} requests of {self.name} ({self.kind}, longest {format_count(self.longest)} tokens){scaled}"
 
     def requests(self, vocab_size: int, seed: int) -> Iterator[RequestSpec]:
         """The requests, scaled. Equal leading hash ids give equal leading tokens; rows without ids share nothing."""

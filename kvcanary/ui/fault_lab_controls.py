@@ -77,8 +77,7 @@ def _choice(size: str) -> tuple[list[str], list[str]]:
 def _served(spec: CampaignSpec, trace: TraceSample | None) -> str:
     if trace is None:
         return f"Workload {spec.workload}: {LOAD_WORDS[spec.workload]}."
-    scaled = f", lengths and times divided by {trace.scale} so that its longest fits" if trace.scale > 1 else ""
-    return f"Workload: {len(trace.rows)} requests of {trace.name} ({trace.kind}, longest {format_count(trace.longest)} tokens){scaled}."
+    return f"Workload: {trace.summary}."
 
 
 def _trace() -> TraceSample | None:

@@ -90,13 +90,13 @@ def test_a_campaign_whose_worker_was_killed_goes_on_and_ends_with_the_same_cells
 def test_a_trace_is_served_and_its_bad_rows_are_named_by_line(kind: str, home: Path, tmp_path: Path) -> None:
     rows = [TRACES[kind] % second for second in range(12)]
     text = HEADERS[kind] + "\n".join([*rows[:3], "not a row", *rows[3:]]) + "\n"
-    path = tmp_path / "requests"
+    path = tmp_path / "day.log"
     path.write_text(text)
     bad = text.split("\n").index("not a row") + 1
     result = run(*FEW, "--trace", str(path), "--speed", "50", "--json", "-")
     assert result.exit_code == 0, result.output
     assert f"left out: line {bad}:" in result.stderr
-    assert f"12 requests of a {kind} trace" in result.stderr
+    assert f"12 requests of day.log ({kind}, longest " in result.stderr
     told = document(result)
     assert next(cell for cell in told["cells"] if cell["variant"] == "bit_flip" and cell["config"] == "partial")["rate"] == 1.0
 
