@@ -142,9 +142,10 @@ def format_points(difference: float) -> str:
 
 
 def format_value(value: object) -> str:
-    """A setting or a fact of any type as text; None is 'none', a list is its entries."""
+    """A setting or a fact of any type as text; None is 'none', a list is its entries, told apart also where one holds a comma."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        entries = [str(entry) for entry in value]
+        return ("; " if any("," in entry for entry in entries) else ", ").join(entries)
     return "none" if value is None else str(value)
 
 

@@ -151,3 +151,10 @@ def test_digits_are_grouped_in_a_formula_but_not_in_names_and_decimals() -> None
 @given(st.integers(0, 10**12))
 def test_a_number_in_a_formula_is_written_as_one_beside_it(value: int) -> None:
     assert units.group_digits(f"rows {value} = {value}") == f"rows {units.format_count(value)} = {units.format_count(value)}"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "none"), (["a", "b"], "a, b"), (["all, sweep 10", "strict"], "all, sweep 10; strict"), ([], ""), (0.5, "0.5")]
+)
+def test_a_list_of_names_with_commas_is_told_apart(value: object, text: str) -> None:
+    assert units.format_value(value) == text

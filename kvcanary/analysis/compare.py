@@ -97,13 +97,16 @@ class Comparison:
 
 
 def differences(records: Sequence[RunRecord]) -> list[Difference]:
-    """Settings first, then how they were run, the machine and the versions; what is the same everywhere is left out."""
+    """Settings first, then how they were run, the machine and the versions; what is the same everywhere is left out.
+
+    So is what only one run can have, because the others have nothing of that group: a campaign has no settings.
+    """
     found = []
     for group, tables in _tables(records):
         names = list(dict.fromkeys(name for table in tables for name in table))
         for name in names:
-            values = tuple(format_value(table.get(name)) for table in tables)
-            if len(set(values)) > 1:
+            values = tuple(format_value(table.get(name)) or "none" for table in tables)
+            if len({value for value, table in zip(values, tables, strict=True) if table}) > 1:
                 found.append(Difference(group=group, name=name, values=values))
     return found
 

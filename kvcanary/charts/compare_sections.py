@@ -23,6 +23,9 @@ from kvcanary.lab.records import RunRecord
 from kvcanary.store.database import Store
 from kvcanary.units import format_count, format_points, format_rate, format_seconds
 
+# The groups of differences as a sentence has them.
+_OF = {"settings": "settings", "run": "options", "machine": "machine", "versions": "versions"}
+
 
 def compare_report(store: Store, run_ids: Sequence[str], limit: float | None = None) -> str:
     """The report of runs beside each other as one HTML document."""
@@ -59,12 +62,12 @@ def compare_sections(store: Store, run_ids: Sequence[str], limit: float | None =
 def _differing(records: Sequence[RunRecord], names: Sequence[str]) -> Section:
     """What is not the same, and first of all which runs these are and how each ended."""
     found = differences(records)
-    groups = ", ".join(dict.fromkeys(item.group for item in found))
-    sentence = f"What differs is of the {groups}." if found else "Settings, options, machine and versions are the same."
+    groups = ", ".join(dict.fromkeys(_OF[item.group] for item in found))
+    sentence = f"What differs: {groups}." if found else "Settings, options, machine and versions are the same."
     rows = [
         ("id", "run", *(record.id for record in records)),
         ("verdict", "run", *(record.verdict.value for record in records)),
-        *((item.name, item.group, *(value or "none" for value in item.values)) for item in found),
+        *((item.name, item.group, *item.values) for item in found),
     ]
     return Section(heading="What differs", sentence=sentence, tables=(Table(head=("what differs", "of", *names), rows=rows),))
 
@@ -182,7 +185,7 @@ def campaign_ratios(name: str, found: CampaignComparison, limit: float | None) -
         )
     ]
     if found.costs:
-        words = "; ".join(f"{row.config} {row.ratio:.2f}" for row in found.costs)
+        words = "; ".join(f"{row.config}: {row.ratio:.2f}" for row in found.costs)
         picture = Picture(draw=lambda theme: compare_charts.cost_ratios(found.costs, theme, limit), alt=f"Ratios of speeds: {words}.")
         sections.append(Section(heading=f"Costs{of}", pictures=(picture,), tables=(costs,)))
     return sections

@@ -73,9 +73,10 @@ def latency_summary(curves: Sequence[LatencyCurve], *, by_tokens: bool = False) 
     if not tried:
         return "Nothing was injected, so there is no latency."
     if by_tokens:
-        named = [f"{curve.config} {_tokens(curve.p50)}, {_tokens(curve.p90)}" for curve in tried]
+        named = [f"{curve.config}: {_tokens(curve.p50)}, {_tokens(curve.p90)}" for curve in tried]
         return f"Tokens computed from the fault to the report, for half and for nine in ten of what each reports: {'; '.join(named)}."
-    parts = [f"{curve.config} {format_fraction(curve.shares[0])}, {format_fraction(curve.shares[-1])}" for curve in tried]
+    # A colon, because the name of a configuration may end in a number: 'all, sweep 10'.
+    parts = [f"{curve.config}: {format_fraction(curve.shares[0])}, {format_fraction(curve.shares[-1])}" for curve in tried]
     return f"Reported in the step of the fault, and in the end ({tried[0].within[-1]} steps later): {'; '.join(parts)}."
 
 

@@ -246,6 +246,20 @@ def test_only_what_differs_is_listed_and_a_written_default_is_no_difference() ->
     assert differences([base, base]) == []
 
 
+def test_what_one_run_alone_can_have_is_no_difference() -> None:
+    campaign = replace(record(), kind="campaign", spec={"seed": 1, "configs": ["chain only", "partial, sweep 10"]})
+    [configs] = [item for item in differences([record(), campaign]) if item.name == "configs"]
+    assert configs.values == ("none", "chain only; partial, sweep 10")
+    assert "settings" not in {item.group for item in differences([record(), campaign])}
+    # Two that have settings are compared beside one that has none.
+    names = [item.name for item in differences([record(), campaign, record(settings={"pool_slot_count": "8192"})])]
+    assert "pool_slot_count" in names
+
+
+def test_an_empty_text_and_nothing_are_the_same() -> None:
+    assert differences([record(), replace(record(), spec={**record().spec, "continues": ""})]) == []
+
+
 def test_settings_of_another_version_are_compared_as_they_stand() -> None:
     found = differences([record(), record(settings={"number_of_canaries": "12"})])
     assert ("settings", "number_of_canaries", ("none", "12")) in [(item.group, item.name, item.values) for item in found]

@@ -50,7 +50,7 @@ def test_what_was_not_injected_is_not_drawn() -> None:
 def test_the_sentences_say_what_is_drawn() -> None:
     curves = [LatencyCurve("partial", 4, (0, 1, 2), (0.5, 0.5, 0.75), 0.0, 2.0), LatencyCurve("idle", 0, (0, 1, 2), (0.0, 0.0, 0.0))]
     assert list(latency(curves, "light").data[0].y) == [0.5, 0.5, 0.75]
-    assert latency_summary(curves) == "Reported in the step of the fault, and in the end (2 steps later): partial 50\u202f%, 75\u202f%."
+    assert latency_summary(curves) == "Reported in the step of the fault, and in the end (2 steps later): partial: 50\u202f%, 75\u202f%."
     assert frontier_summary(COSTS).startswith("Worth choosing from: chain only finds 40\u202f% for 1 ms a step; partial")
     assert "worse" not in frontier_summary(COSTS)
 
@@ -67,5 +67,5 @@ def test_latency_in_tokens_has_its_own_axis_words_and_marks() -> None:
     assert latency([curve], "light", by_tokens=True).layout.xaxis.title.text == "tokens computed from the fault on"
     assert latency_summary([curve, idle], by_tokens=True) == (
         "Tokens computed from the fault to the report, for half and for nine in ten of what each reports: "
-        "partial 40, 1\u202f240; chain none, none."
+        "partial: 40, 1\u202f240; chain: none, none."
     )
