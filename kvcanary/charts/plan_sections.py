@@ -154,6 +154,6 @@ def _number(value: float | None) -> str:
 
 def _command(plan: Loose) -> Section | None:
     command = plan.text("sglang_command")
-    failed = "With these settings the server does not start or runs out of memory; see the findings and the memory."
+    failed = "With these settings the server does not start, or its memory does not suffice; see the findings and the memory."
     sentence = failed if plan.flag("starts") is False else ""
     return Section(heading="As a launch command", sentence=sentence, code=command) if command else None
