@@ -200,7 +200,7 @@ def stamp_scenes(draw, *, ordered: bool = True, wrapping: bool = True) -> StampS
     num_slots = launch.buffer.shape[0]
     capacity = draw(st.sampled_from([1, 2, 3, 7, 20]))
     lengths = rng.integers(0, draw(st.sampled_from([1, 2, 9, 40])) + 1, capacity)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = draw(st.sampled_from([0, 0, 3])) + np.concatenate([[0], np.cumsum(lengths)])
     num_tokens = int(offsets[-1]) + draw(st.integers(0, 3))
     slots = rng.permutation(num_tokens) % num_slots if draw(st.booleans()) else rng.integers(0, num_slots, num_tokens)
     seeds = rng.integers(draw(st.sampled_from([-2, -1, 0])), num_slots, capacity)
