@@ -154,7 +154,8 @@ def test_a_number_in_a_formula_is_written_as_one_beside_it(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "none"), (["a", "b"], "a, b"), (["all, sweep 10", "strict"], "all, sweep 10; strict"), ([], ""), (0.5, "0.5")]
+    ("value", "text"),
+    [(None, "none"), (["a", "b"], "a, b"), (["all, sweep 10", "strict"], "all, sweep 10; strict"), ([], ""), (0.5, "0.5")],
 )
 def test_a_list_of_names_with_commas_is_told_apart(value: object, text: str) -> None:
     assert units.format_value(value) == text

@@ -92,7 +92,7 @@ class Comparison:
         moved = [row for row in self.bounds if row.outcome in ("faster", "slower")]
         if moved:
             worst = min(moved, key=lambda row: min(row.ratio, 1 / row.ratio))
-            text += f" The bounds differ too, by {worst.ratio:.2f} at most: that much is the machine and not the canary."
+            text += f" The bounds differ too, by a factor of {worst.ratio:.2f} at most: that much is the machine and not the canary."
         return text
 
 
