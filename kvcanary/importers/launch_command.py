@@ -18,10 +18,15 @@ from kvcanary.importers.python_text import Expression
 from kvcanary.importers.result import UnknownFlag, Unresolved
 from kvcanary.importers.secrets import is_secret, without_secret_names
 from kvcanary.importers.shell_commands import in_shell
+from kvcanary.importers.supervisor import SUPERVISED, in_supervisor
 from kvcanary.importers.systemd_unit import UNIT, in_unit
 from kvcanary.importers.yaml_commands import in_yaml
 
-_YAML = re.compile(r"(?m)^[ \t]*(?:- )?(?:command|args|entrypoint|containers|services|environment|env|image)[ \t]*:(?:[ \t]|$)")
+_YAML = re.compile(
+    r"(?m)^[ \t]*(?:- )?(?:command|args|\w+Args|\w+_args|\w+Flags|entrypoint|containers|services|environment|envs?|image)[ \t]*:(?:[ \t]|\r?$)|"
+    # The same as JSON, as docker inspect and kubectl -o json print it.
+    r"[\"'](?:Cmd|containers)[\"'][ \t]*:"
+)
 _YAML_PAIR = re.compile(r"(?m)^[ \t]*(?:- )?[\"']?(?:--)?([A-Za-z][\w-]{1,60})[\"']?[ \t]*:[ \t]+\S")
 _PYTHON = re.compile(
     r"(?m)^[ \t]*(?:import|from|def|class|with|async|@)\b|^[ \t]*\w{1,100}[ \t]*\+?=[ \t]*\[|\.(?:append|extend)\(|subprocess|"
@@ -98,6 +103,8 @@ def _locate(text: str, first_line: int) -> Found:
         readers.insert(0, in_yaml)
     if UNIT.search(text):
         readers.insert(0, in_unit)
+    if SUPERVISED.search(text):
+        readers.insert(0, in_supervisor)
     if _ROOT_PROMPT.search(text) and not PROGRAM.search(_COMMENT_LINE.sub("", text)):
         text = _ROOT_PROMPT.sub("", text)
     env: dict[str, str] = {}

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from kvcanary.importers.commands import PROGRAM, Found, RawCommand, find_program, guess_engine, takes_positional
+import re
+
+from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, guess_engine, open_variables, takes_positional
 from kvcanary.importers.python_text import EngineCall, is_field, read_python, restore
 from kvcanary.importers.shell_commands import in_shell
 from kvcanary.importers.shell_expand import Word
+
+# env["NAME"] = "1", {"NAME": "1"} and setdefault("NAME", "1").
+_SET = re.compile(rf"""["'](?P<name>{ENV_NAMES.pattern})["']\s*(?:\]\s*=(?!=)|[:,])\s*(?P<value>str\(\d+\)|[^,;)}}\]\n#]+)""")
 
 
 def in_python(text: str, first_line: int = 1) -> Found:
     """Commands in Python or JSON source."""
     source = read_python(text, PROGRAM, first_line)
     found = Found()
+    for match in _SET.finditer(text):
+        typed = match["value"].strip()
+        quoted = re.fullmatch(r"(?:\"([^\"\\]*)\"|'([^'\\]*)'|str\((\d+)\))", typed)
+        if quoted is None:
+            found.take((), {}, open_variables({match["name"]: typed}))
+        else:
+            found.env[match["name"]] = next(text for text in quoted.groups() if text is not None)
     targets: dict[str, RawCommand] = {}
     for entry in source.lists:
         start = find_program(entry.words)

@@ -28,6 +28,8 @@ warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
 _CONDITION = re.compile(r"\s*(if|elif|else|for|while|except|match|case)\b")
 _MAIN = re.compile(r"\s*if\s+__name__\s*==")
 _ENGINE_CALLS = {"Engine": "sglang", "ServerArgs": "sglang", "LLM": "vllm", "EngineArgs": "vllm", "AsyncEngineArgs": "vllm"}
+_FIELD = re.compile(r"\{(\w+)\}")
+_PLAIN_WORD = re.compile(r"[\w./:@,=+-]+")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -166,9 +168,14 @@ class _Reader:
     def _command(self, token: Token) -> None:
         prefix, body = _split_literal(token.text)
         if "f" in prefix.lower():
-            body = body.replace("{{", LEFT).replace("}}", RIGHT)
+            body = _FIELD.sub(self._plain_name, body.replace("{{", LEFT).replace("}}", RIGHT))
         if " " in body.strip():
             self.result.commands.append((body if "\\" not in body or "r" in prefix.lower() else _unescape(body), token.line))
+
+    def _plain_name(self, match: re.Match[str]) -> str:
+        """What stands for a field in a command: the value of a name that the text assigns, where no quotes are needed for it."""
+        value = self.names.get(match[1])
+        return value if value is not None and _PLAIN_WORD.fullmatch(value) else match[0]
 
     def _display(self, index: int) -> WordList | None:
         """The list that begins at a bracket, if it holds launch words."""

@@ -26,7 +26,8 @@ from kvcanary.importers.shell_commands import in_shell, prefix_environment
 from kvcanary.importers.shell_expand import Word, expand
 from kvcanary.importers.yaml_environment import ConfigMaps, Environment, config_maps, read_environment
 
-_COMMAND_KEYS = ("entrypoint", "command", "args", "run", "script", "cmd")
+_COMMAND_KEYS = (("entrypoint", "Entrypoint"), ("command",), ("args",), ("run",), ("script",), ("cmd", "Cmd"))
+_MORE_FLAGS = re.compile(r"[a-z]\w*(?:Args|_args|Flags|_flags|Arguments)")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh$")
 _NAMED_CLIENT = re.compile(r"(?i)client|bench|load|router|gateway|eval|test")
 
@@ -45,12 +46,14 @@ def in_yaml(text: str, first_line: int = 1) -> Found:
 
 
 def _container(mapping: yaml_text.Mapping, maps: ConfigMaps, found: Found) -> None:
-    parts = [part for key in _COMMAND_KEYS if (part := mapping.get(key)) is not None]
+    parts = [part for keys in _COMMAND_KEYS if (part := mapping.get(*keys)) is not None]
+    # Values of a chart name a list of flags as they like: extraArgs, serverArgs, args_override.
+    parts += [part for key, part in mapping.entries if _MORE_FLAGS.fullmatch(key) and isinstance(part, yaml_text.Sequence)]
     environment = read_environment(mapping, maps)
     before = len(found.commands)
     words = [word for part in parts for word in _words(part, environment, found)]
     if words and any(PROGRAM.search(word.text) or word.text.startswith("--") for word in words):
-        image = mapping.get("image")
+        image = mapping.get("image", "Image")
         _container_words(words, environment, image.text if isinstance(image, yaml_text.Scalar) else "", found)
     used = "\n".join(node.text for part in parts for node in yaml_text.walk(part) if isinstance(node, yaml_text.Scalar))
     told = environment.findings(used) if len(found.commands) > before else open_variables(environment.typed)

@@ -93,7 +93,7 @@ def read_environment(container: yaml_text.Mapping, maps: ConfigMaps) -> Environm
                 out.values.update({prefix + key: value for key, value in maps[name].items()})
             else:
                 out.files.append(origin)
-    node = container.get("environment", "env")
+    node = container.get("environment", "env", "envs", "Env")
     if isinstance(node, yaml_text.Mapping):
         for key, value in node.entries:
             if isinstance(value, yaml_text.Scalar):

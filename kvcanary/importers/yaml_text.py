@@ -16,7 +16,8 @@ MAX_NESTING = 40
 MAX_LINES = 20_000
 # What all aliases of a text may come to: an alias of an alias doubles with each line.
 MAX_ALIASED_NODES = 20_000
-_MOST_FLOW_LINES, _MOST_QUOTED_LINES = 500, 100
+# What kubectl -o json prints of a pod is one flow collection; one that never closes takes less.
+_MOST_FLOW_LINES, _MOST_OPEN_LINES, _MOST_QUOTED_LINES = 5000, 500, 100
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.){0,200}"|'[^']{0,200}'|[^\s#&*!\[\]{}"',|>%@`:-][^:#\n]{0,200}?|--?[A-Za-z][\w-]{0,100})\s{0,40}:(?:[ \t]+(.*)|$)"""
 )
@@ -239,11 +240,14 @@ class _Reader:
 
     def _until_closed(self, text: str) -> str:
         """Flow text up to the bracket that closes it, over several lines if need be."""
-        brackets = _Brackets()
+        brackets, start = _Brackets(), self.at
         lines = [text]
-        while not brackets.close_in(lines[-1]) and len(lines) <= _MOST_FLOW_LINES and self.at < len(self.raw):
+        while not (closed := brackets.close_in(lines[-1])) and len(lines) <= _MOST_FLOW_LINES and self.at < len(self.raw):
             lines.append("\n" + self.raw[self.at].rstrip("\r"))
             self.at += 1
+        if not closed:
+            self.at = min(self.at, start + _MOST_OPEN_LINES)
+            del lines[_MOST_OPEN_LINES + 1 :]
         return "".join(lines)
 
     def _until_quote(self, text: str) -> str:

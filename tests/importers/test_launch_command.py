@@ -520,3 +520,16 @@ def test_a_comment_inside_a_continued_command_is_said() -> None:
 def test_a_comment_in_the_shape_of_a_substitution_is_nothing() -> None:
     result = read_text("python -m sglang.launch_server `# first` --tp 2 `# two` $(# three\n) --page-size 16")
     assert (dict(result.arguments), result.unresolved, result.findings) == ({"tp_size": 2, "page_size": 16}, (), ())
+
+
+@pytest.mark.parametrize(
+    "line", ['env["{}"] = "64"', "os.environ['{}'] = str(64)", 'run(env={{**os.environ, "{}": "64"}})', 'os.environ.setdefault("{}", "64")']
+)
+def test_variables_that_python_sets(line: str) -> None:
+    text = f"{line.format('SGLANG_KV_CANARY_RING_CAPACITY')}\ntp = 4\nw = 'a b'\ncmd = f'python3 -m sglang.launch_server --tp {{tp}} --x-y {{w}}'\n"
+    result = read_text(text)
+    assert (dict(result.env), result.fields["ring_capacity"].value) == ({"SGLANG_KV_CANARY_RING_CAPACITY": "64"}, 64)
+    assert dict(result.arguments) == {"tp_size": 4}
+    unknown = read_text(text.replace("str(64)", "str(n)").replace('"64"', "rows"))
+    assert not unknown.env
+    assert any(message.startswith("SGLANG_KV_CANARY_RING_CAPACITY is not known from the text") for message in messages(unknown))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kvcanary.importers import yaml_text
@@ -113,6 +115,25 @@ def test_compose_merges_anchors_and_keeps_the_variables_of_the_starting_shell_op
 def test_a_variable_of_the_starting_shell_is_not_that_of_the_container() -> None:
     [first, _] = read_text(COMPOSE).commands
     assert first.arguments["mem_fraction_static"] == Unresolved("$P")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"envs:\n  T: 4\n  {RING}: 64\nrun: |\n  conda activate w\n  python -m sglang.launch_server --tp $T --page-size 8\n",
+        f"env:\n  - {{name: {RING}, value: '64'}}\nserver:\n  extraArgs:\n    - --tp=4\n    - --page-size=8\n",
+        json.dumps([{"Config": {"Image": "o/sglang:1", "Env": [f"{RING}=64"], "Entrypoint": ["/e.sh"],
+                                "Cmd": ["python3", "-m", "sglang.launch_server", "--tp", "4", "--page-size", "8"]}}], indent=4),
+        json.dumps({"status": ["x"] * 900, "spec": {"containers": [{
+            "command": ["python3", "-m", "sglang.launch_server"], "args": ["--tp", "$(T)", "--page-size=8"],
+            "env": [{"name": "T", "value": "4"}, {"name": RING, "value": "64"}]}]}}, indent=1),
+    ],
+    ids=["task", "chart", "docker inspect", "kubectl"],
+)  # fmt: skip
+def test_other_files_that_start_containers(text: str) -> None:
+    result = read_text(text)
+    assert dict(result.arguments) == {"tp_size": 4, "page_size": 8}
+    assert result.env == ({} if "extraArgs" in text else {RING: "64"})
 
 
 def test_aliases_of_aliases_do_not_grow_without_end() -> None:
