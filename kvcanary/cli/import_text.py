@@ -90,7 +90,10 @@ def _print(result: ImportResult, console: Console) -> None:
     for finding in result.findings:
         style = _SEVERITY_STYLES[finding.severity]
         console.print(f"[{style}]{finding.severity}[/] {terminal_text(finding.message)}. {terminal_text(finding.why)}".rstrip())
+    told = {finding.message for finding in result.findings}
     for word in result.unknown:
+        if f"unknown flag: {word.flag}" in told:
+            continue
         hint = f"; probably meant: {terminal_text(word.suggestion)}" if word.suggestion else ""
         console.print(f"[bold]unknown[/] {terminal_text(word.flag)} ({terminal_text(word.reason)}){hint}")
     _print_list(console, "no value in the text", result.unresolved)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,7 @@ _COMMAND_WORDS = re.compile(
 _JSON_START = re.compile(r"\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*[,\]]|true|false|null|$)")
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _PROGRAM_WORDS = ("launch_server", "sglang serve", "vllm serve", "vllm.entrypoints")
+_PROGRAM_WORDS_NUL = tuple(word.replace(" ", "\0") for word in _PROGRAM_WORDS)
 # Scripts and manifests are shorter; of a longer text only what stands around a program is read as commands.
 _COMMAND_CHARS = 1 << 17
 _AROUND_CHARS, _MOST_WINDOWS, _HEAD_CHARS = 1 << 14, 6, 400
@@ -57,6 +59,8 @@ def _decode(data: bytes, name: str) -> str:
     head = data[:4096]
     if len(head) >= 4 and head[1::2].count(0) > 0.9 * len(head[1::2]) and head[::2].count(0) == 0:
         return data.decode("utf-16-le", errors="replace")
+    if b"\0" in head and (words := _process_words(data)) is not None:
+        return words
     if b"\0" in head:
         raise ImportTextError(f"{name} is binary (it holds NUL bytes); give text: a command, a log, JSON or an error message")
     try:
@@ -64,6 +68,13 @@ def _decode(data: bytes, name: str) -> str:
     except UnicodeDecodeError:
         # A log may hold bytes of several programs; Latin-1 reads each of them as something, and what we look for is ASCII.
         return data.decode("latin-1")
+
+
+def _process_words(data: bytes) -> str | None:
+    """The command of /proc/PID/cmdline, whose words end in NUL; None for other binary data."""
+    text = data.decode("utf-8", errors="replace") if len(data) <= _COMMAND_CHARS else ""
+    words = text.removesuffix("\n").removesuffix("\0").split("\0")
+    return shlex.join(words) if any(word in text for word in _PROGRAM_WORDS_NUL) and not _BINARY.search("".join(words)) else None
 
 
 def read_text(text: str, name: str = "paste") -> ImportResult:

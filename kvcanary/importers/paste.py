@@ -20,6 +20,8 @@ _BLANKS = str.maketrans(
 _TYPOGRAPHY = re.compile("[\u201c-\u201f\u2018-\u201a\u00ab\u00bb\u2010-\u2015\u2212\u00a0\u2007\u202f\u2009\u3000\u200b\u2060\ufeff]")
 _FOREIGN_CONTINUATION = re.compile(r"(?m)(?<=[ \t])[`^][ \t]*\r?$")
 _POWERSHELL_VARIABLE = re.compile(r"(?m)^[ \t]*\$env:(\w+)[ \t]*=[ \t]*")
+# What PowerShell prints before a line that goes on, and before the first one.
+_POWERSHELL_PROMPT = re.compile(r"(?m)^(?:>> |PS [A-Za-z]:\\[^>\n]{0,200}> )")
 _QUOTE_MARK = re.compile(r"(?m)^> ?")
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 _SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]{1,2000})\1(?!`)")
@@ -69,6 +71,8 @@ def undo_shell_marks(text: str) -> str:
     """Continuations of other shells (caret, grave accent) as backslashes, and quoting marks of a reply taken off."""
     if "`" in text or "^" in text:
         text = _FOREIGN_CONTINUATION.sub(r"\\", text)
+    if ">> " in text or "PS " in text:
+        text = _POWERSHELL_PROMPT.sub("", text)
     if "$env:" in text:
         text = _POWERSHELL_VARIABLE.sub(r"export \1=", text)
     lines = text.split("\n")

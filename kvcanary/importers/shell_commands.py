@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kvcanary.config.findings import Severity
 from kvcanary.importers.commands import ENV_NAMES, PROGRAM, Found, RawCommand, find_program, is_flag, open_variables, takes_positional
@@ -79,6 +79,9 @@ class _Shell:
             command.findings.append(
                 note("no-program", "no program before -m", "The word that starts Python is missing; the flags were read.")
             )
+        for file in _environment_files(words[: at - 1]):
+            why = "What it sets is not in the text."
+            self._say("environment-file", f"variables come from elsewhere: {file[:80]}", why, Severity.NOTE)
         self.found.commands.append(command)
         self.open = command
 
@@ -121,6 +124,15 @@ class _Shell:
             self.exports = {**plain, **self.exports}
         self.found.take((), {}, open_variables(self.variables.open))
         self.found.env = {name: text for name, text in self.exports.items() if name not in self.variables.open}
+
+
+def _environment_files(words: Iterable[Word]) -> Iterator[str]:
+    """--env-file of a container's command line."""
+    before = ""
+    for word in words:
+        if before == "--env-file" or word.text.startswith("--env-file="):
+            yield f"{before} {word.text}".strip() if before == "--env-file" else word.text
+        before = word.text
 
 
 def prefix_environment(words: Iterable[RawWord], variables: Variables) -> dict[str, str]:

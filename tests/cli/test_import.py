@@ -186,3 +186,18 @@ def test_a_running_server_is_read_by_its_url() -> None:
         result = run(f"http://{place}", "--json", "-", **{HOSTS_VARIABLE: place})
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["fields"]["pool_slot_count"]["value"] == 250_000
+
+
+def test_a_flag_that_no_engine_has_is_told_once() -> None:
+    printed = run("-", stdin="python -m sglang.launch_server --tp-siez 4\n").stdout
+    assert printed.count("--tp-siez") == 1
+    assert "Probably meant: --tp-size" in printed
+    assert "unknown no-such-one" in run("-", stdin="model-path: o/wren\ntp-size: 4\nno-such-one: 3\n").stdout
+
+
+def test_the_command_line_of_a_process_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "cmdline"
+    file.write_bytes(b"python3\0-m\0sglang.launch_server\0--model-path\0o/a wren\0--tp\0002\0")
+    assert document(str(file))["arguments"] == {"model_path": "o/a wren", "tp_size": 2}
+    file.write_bytes(b"\x7fELF\0\1\2sglang.launch_server\0--tp\0002\0")
+    assert "is binary" in run(str(file)).stderr

@@ -533,3 +533,14 @@ def test_variables_that_python_sets(line: str) -> None:
     unknown = read_text(text.replace("str(64)", "str(n)").replace('"64"', "rows"))
     assert not unknown.env
     assert any(message.startswith("SGLANG_KV_CANARY_RING_CAPACITY is not known from the text") for message in messages(unknown))
+
+
+def test_files_of_variables_on_a_container_s_command_line_are_named() -> None:
+    text = "docker run --env-file a.env --env-file=b.env o/sglang:1 python3 -m sglang.launch_server --tp 2 --env-file c\n"
+    found = [message for message in messages(read_text(text)) if "elsewhere" in message]
+    assert found == ["variables come from elsewhere: --env-file a.env", "variables come from elsewhere: --env-file=b.env"]
+
+
+def test_prompts_of_powershell_are_no_redirections() -> None:
+    result = read_text("PS C:\\Users\\w> docker run `\n>> o/sglang:1 `\n>> python3 -m sglang.launch_server `\n>> --tp 2\n")
+    assert (dict(result.arguments), result.findings) == ({"tp_size": 2}, ())
