@@ -1,7 +1,8 @@
 """What an engine's errors mean: explanation, likely causes in order, and what to change, for each message that concerns KV memory or the canary.
 
 The texts are ours; the patterns match the engines' sentences, also where a terminal broke them. Values named in a message become values of the
-fixes. Labels are stable. The messages themselves are in canary_errors, memory_errors, sizing_errors and out_of_memory.
+fixes. Labels are stable. The messages themselves are in canary_errors, memory_errors, sizing_errors,
+refused_arguments and out_of_memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kvcanary.importers.error_entries import Entry, Groups, shown
 from kvcanary.importers.log_records import Record
 from kvcanary.importers.memory_errors import MEMORY, NEGATIVE
 from kvcanary.importers.out_of_memory import OutOfMemory
+from kvcanary.importers.refused_arguments import REFUSED
 from kvcanary.importers.result import ErrorExplanation
 from kvcanary.importers.sizing_errors import SIZING
 
@@ -23,7 +25,8 @@ TELLING = re.compile(
     r"is larger than the profiled value -|exceeds the maximum allowed length|Mem Leak|memory leak|already freed|sweep-interval requires|"
     r"No available memory for the cache|max seq len|ree memory on device|cannot hold even one request|walk_radix_cache_for_canary|"
     r"full_to_swa_index_mapping|supports at most bs=|state cache is too small|leaves no room for the full|cannot fit\s*ONE worst-case|"
-    r"pool exhausted|memory capacity is unbalanced|CUBLAS_STATUS_ALLOC_FAILED"
+    r"pool exhausted|memory capacity is unbalanced|CUBLAS_STATUS_ALLOC_FAILED|"
+    r"error: (?:unrecognized arguments|argument)"
 )
 
 
@@ -36,7 +39,7 @@ def explain(records: Iterable[Record], engine: str) -> tuple[list[ErrorExplanati
         memory.progress.see(record)
         if not (TELLING.search(record.text) or TELLING.search(record.spaced)):
             continue
-        for entry in (*CANARY, *MEMORY, *SIZING):
+        for entry in (*CANARY, *MEMORY, *SIZING, *REFUSED):
             match = entry.pattern.search(record.text) or entry.pattern.search(record.spaced)
             if match is None:
                 continue

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcanary.config.findings import Finding, Severity
 from kvcanary.importers import error_messages, sglang_fields, vllm_fields
+from kvcanary.importers.error_entries import shown
 from kvcanary.importers.fields import FieldSet
 from kvcanary.importers.flags import note
 from kvcanary.importers.log_records import READ_ALL_CHARS, Record, may_hold_records, read_records
@@ -26,6 +27,9 @@ _VLLM_WORDS = re.compile(
 # Of more servers only these are looked at for an error.
 MOST_SERVERS = 16
 _OF_A_RANK = re.compile(r"Load weight end|KV [Cc]ache is allocated|Memory pool end|GPU KV cache size|[Aa]vailable KV cache memory")
+_EXCEPTION = re.compile(r"\s*(?:ERROR \d\d-\d\d [\d:]+ (?:\[[\w.:]+\] )?)?(?:\w+\.){0,8}\w*(?:Error|Exception): \S")
+_SECOND_HAND = re.compile(r"See root cause above|initialization failed\b")
+_SERVED = re.compile(r"fired up and ready|startup complete|Decode batch")
 _RANKS = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d((?: [A-Z][A-Z_]*\d+)+)\]")
 
 
@@ -49,7 +53,12 @@ def read_log(text: str, name: str) -> list[ImportResult]:
     _errors(observed, explanations)
     (vllm_fields.vllm_log if engine == "vllm" else sglang_fields.sglang_log)(found, observed, lines)
     settled, conflicts = found.settle()
-    findings = [*found.findings, *_log_findings(observed, records), *_left_out(servers, earlier, engine)]
+    findings = [
+        *found.findings,
+        *_log_findings(observed, records),
+        *([] if explanations else _unexplained(records)),
+        *_left_out(servers, earlier, engine),
+    ]
     only_error = bool(explanations) and not _log_says_something({**observed, **dict.fromkeys(stated)})
     return [
         ImportResult(
@@ -132,6 +141,16 @@ def _errors(observed: dict[str, Any], explanations: Sequence[ErrorExplanation]) 
         observed["errors"] = labels
     if labels and "ready" in observed and observed["ready"] is None and observed.get("max_total_num_tokens") is None:
         observed["ready"] = False
+
+
+def _unexplained(records: Sequence[Record]) -> list[Finding]:
+    """The error that ended a start and is none of those that are explained."""
+    errors = [record for record in records if _EXCEPTION.match(record.text) and not _SECOND_HAND.search(record.text)]
+    served = any(_SERVED.search(record.text) for record in records)
+    if not errors or (served and not any("hit an exception" in record.text for record in records)):
+        return []
+    why = "It is none of the messages about KV memory or the canary, and what the log states was read all the same."
+    return [note("unexplained-error", f"the log holds an error on line {errors[-1].line}: {shown(errors[-1].text).rstrip('.')}", why)]
 
 
 def _log_findings(observed: Mapping[str, Any], records: Sequence[Record]) -> list[Finding]:

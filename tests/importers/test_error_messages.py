@@ -10,12 +10,15 @@ from kvcanary.importers.canary_errors import CANARY
 from kvcanary.importers.detect import read_text
 from kvcanary.importers.log_records import Record
 from kvcanary.importers.memory_errors import MEMORY, NEGATIVE
+from kvcanary.importers.refused_arguments import REFUSED
 from kvcanary.importers.result import ErrorExplanation, ImportKind
 from kvcanary.importers.sizing_errors import SIZING
 from kvcanary.importers.start_progress import StartProgress
 
 # Text, label, and what to change: field and value, or field and 'raise' or 'lower' where the text does not say to what.
 CASES: list[tuple[str, str, list[tuple[str, Any]]]] = [
+    ("launch_server.py: error: unrecognized arguments: --kv-canry log --page_size 64", "arguments_not_recognized", []),
+    ("launch_server.py: error: argument --kv-canary: invalid choice: 'on' (choose from none, log, raise)", "argument_refused", []),
     (
         "ValueError: kv-canary: req_to_token_pool_size must be positive, got -3",
         "canary_input_not_positive",
@@ -271,12 +274,12 @@ def test_no_pattern_takes_a_name_that_the_log_around_a_message_gives() -> None:
     ):
         start.see(Record(text=line, spaced=line, line=1, rank="TP0"))
     assert set(start.known()) == {"least", "printed"}
-    for entry in (*CANARY, *MEMORY, *SIZING, NEGATIVE):
+    for entry in (*CANARY, *MEMORY, *SIZING, *REFUSED, NEGATIVE):
         assert not set(start.known()) & set(entry.pattern.groupindex), entry.label
 
 
 def test_no_kind_of_message_is_without_a_case() -> None:
-    assert {entry.label for entry in (*CANARY, *MEMORY, *SIZING)} <= {label for _, label, _ in CASES}
+    assert {entry.label for entry in (*CANARY, *MEMORY, *SIZING, *REFUSED)} <= {label for _, label, _ in CASES}
 
 
 @pytest.mark.parametrize(("text", "label"), [(text, label) for text, label, _ in CASES if len(text) > 90 and not text.startswith("[")])

@@ -397,3 +397,25 @@ def test_the_nodes_of_one_start_are_read_together() -> None:
     assert not any(finding.rule == "earlier-start" for finding in result.findings)
     draft = f"[{T} TP0] Load weight begin. avail mem=4.00 GB\n[{T} TP0] Load weight end. type=D, avail mem=3.00 GB, mem usage=1.00 GB.\n"
     assert read_text(start(0.9, 9000) + draft).observed["draft_weight_mem_gb"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (
+            f"[{T} TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File 'w.py', line 3, in f\nValueError: no such layer\n",
+            True,
+        ),
+        (f"[{T}] RuntimeError: NCCL error in: w.cpp:7\n", True),
+        (READY + "ValueError: a client went away\n", True),
+        (READY + f"[{T}] The server is fired up and ready to roll!\nValueError: a client went away\n", False),
+        (OOM, False),
+        (READY, False),
+    ],
+)
+def test_an_error_that_is_not_explained_is_told(end: str, told: bool) -> None:
+    findings = [finding for finding in read_text(start(0.8, 7000) + end).findings if finding.rule == "unexplained-error"]
+    assert len(findings) == told
+    if told:
+        line = (start(0.8, 7000) + end).count("\n")
+        assert findings[0].message == f"the log holds an error on line {line}: " + end.splitlines()[-1].removeprefix(f"[{T}] ")
