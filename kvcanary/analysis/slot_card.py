@@ -12,6 +12,7 @@ from kvcanary import layout
 from kvcanary.analysis.slot_map import Status
 from kvcanary.layout import SlotStatus
 from kvcanary.store.runs import SlotArrays
+from kvcanary.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +97,14 @@ def _explain(status: SlotStatus, known: Mapping[str, Any] | None, cards: Sequenc
         if status is SlotStatus.CORRUPTED:
             return head
         elsewhere = [int(slot) for slot in fault["expected"]]
-        return f"{head} It is reported at slot {elsewhere[0]} instead." if elsewhere else f"{head} Out of reach: nothing reports it."
+        return (
+            f"{head} It is reported at slot {format_count(elsewhere[0])} instead."
+            if elsewhere
+            else f"{head} Out of reach: nothing reports it."
+        )
     cause = next((card for card in cards if card["slot"] == known["predecessor"] and card["fault"] is not None), None)
     if cause is not None:
-        return f"An echo: slot {cause['slot']} before it in the chain was damaged, so the chain hash stored here no longer follows."
+        return f"An echo: slot {format_count(cause['slot'])} before it in the chain was damaged, so the chain hash stored here no longer follows."
     return "Reported without a planted cause."
 
 

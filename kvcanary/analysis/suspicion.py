@@ -12,6 +12,7 @@ from kvcanary.analysis.causes import Cause
 from kvcanary.analysis.incidents import CHAIN, POSITION, REAL, RECORD, TOKEN, WRITE_TOKEN
 from kvcanary.analysis.marks import Confidence, Marks, Suspicion
 from kvcanary.analysis.position_rules import empty_seed, position
+from kvcanary.units import format_count
 
 _NOISE_SLOTS = 50
 # Two unrelated 64-bit hashes differ in fewer bits once in 25 000 times.
@@ -33,18 +34,18 @@ def _bit_flip(marks: Marks) -> Suspicion | None:
         return None  # The two buffers lie apart: no single flip reaches both.
     flips = []
     for row in marks.rows:
-        if row.bits & CHAIN and row.stored_chain_hash is not None and row.expected_aux is not None:
+        if row.bits & CHAIN and row.slot_idx is not None and row.stored_chain_hash is not None and row.expected_aux is not None:
             difference = row.stored_chain_hash ^ row.expected_aux
             if difference.bit_count() == 1:
-                flips.append((row, difference.bit_length() - 1))
-    if not flips or len({row.slot_idx for row, _ in flips}) < len(marks.causes):
+                flips.append((row.slot_idx, difference.bit_length() - 1))
+    if not flips or len({slot for slot, _ in flips}) < len(marks.causes):
         return _flip_before(marks)
-    row, bit = flips[0]
+    slot, bit = flips[0]
     return Suspicion(
         cause=Cause.RECORD_BIT_FLIP,
         confidence=Confidence.HIGH,
         evidence=(
-            f"Stored and expected hash of slot {row.slot_idx} differ in bit {bit} alone; a changed history would change about 32 bits.",
+            f"Stored and expected hash of {_slots([slot])} differ in bit {bit} alone; a changed history would change about 32 bits.",
         ),
         others=(Cause.CANARY_OVERWRITTEN,),
     )
@@ -67,7 +68,7 @@ def _flip_before(marks: Marks) -> Suspicion | None:
                 cause=Cause.RECORD_BIT_FLIP,
                 confidence=Confidence.HIGH,
                 evidence=(
-                    f"The two hashes of slot {row.slot_idx} follow from records that differ in bit {difference.bit_length() - 1} of the "
+                    f"The two hashes of {_slots([marks.causes[0].slot])} follow from records that differ in bit {difference.bit_length() - 1} of the "
                     f"{name} alone: that bit flipped in the record at position {before}, which is not reported itself.",
                 ),
                 others=(Cause.CANARY_OVERWRITTEN,),
@@ -126,7 +127,7 @@ def _missing_record(marks: Marks) -> Suspicion | None:
     if not zeros or not marks.bits & RECORD or 2 * len(zeros) <= len(marks.causes):
         return None
     head, tail = marks.at("HEAD"), marks.at("TAIL")
-    evidence = [f"The record of {_slots(zeros)} holds only zeros: it was never written there, or it was cleared."]
+    evidence = [f"{_records(zeros, 'holds', 'hold')} only zeros: never written there, or cleared."]
     if tail & RECORD and not head & RECORD:
         evidence.append("HEAD agrees and TAIL does not: HEAD records travel first, so a transfer that was cut looks like this.")
         return Suspicion(
@@ -176,10 +177,11 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
     both = bool(marks.at("HEAD") & RECORD and marks.at("TAIL") & RECORD)
     with_bytes = any(place == "TAIL" and bits & REAL and bits & RECORD for finding in marks.causes for place, bits, _ in finding.seen)
     positions = [finding for finding in marks.causes if finding.bits & ~TOKEN & ~REAL == POSITION]
-    evidence = [
-        f"{_slots([finding.slot for finding in marks.causes])} hold{'' if len(marks.causes) > 1 else 's'} a whole record of other content"
-    ]
-    evidence[0] += f" (slot {first.slot}: token {first.records[0][1]} at position {first.records[0][2]})." if first.records else "."
+    held = [finding.slot for finding in marks.causes]
+    evidence = [f"{_slots(held)} {'hold' if len(set(held)) > 1 else 'holds'} a whole record of other content"]
+    evidence[0] += (
+        f" (slot {format_count(first.slot)}: token {first.records[0][1]} at position {first.records[0][2]})." if first.records else "."
+    )
     if (bits := _differing_bits(marks)) is not None:
         evidence.append(f"Stored and expected hash differ in {bits} of 64 bits, as unrelated hashes do: other history, no flipped bit.")
     if both:
@@ -187,10 +189,10 @@ def _foreign_record(marks: Marks) -> Suspicion | None:
     if marks.incident.echoes:
         slots = [finding.slot for finding in marks.incident.echoes]
         evidence.append(
-            f"{_slots(slots)} fail{'' if len(slots) > 1 else 's'} only as successor: the expected hash follows from the record before."
+            f"{_slots(slots)} {'fail' if len(set(slots)) > 1 else 'fails'} only as successor: the expected hash follows from the record before."
         )
     if marks.zero_slots:
-        evidence.append(f"The record of {_slots(marks.zero_slots)} holds only zeros: what belongs there was written to the other slot.")
+        evidence.append(f"{_records(marks.zero_slots, 'holds', 'hold')} only zeros: what belongs there was written to the other slot.")
     if with_bytes and both:
         evidence.append("In the same rows the KV bytes do not fit the record either: the KV came by a way that left the records behind.")
         return Suspicion(
@@ -241,7 +243,7 @@ def _bytes(marks: Marks) -> Suspicion | None:
         return None
     places = {place for finding in marks.causes for place in finding.places}
     slots = [finding.slot for finding in marks.causes]
-    evidence = [f"The record of {_slots(slots)} is right and the hashed KV bytes are not."]
+    evidence = [f"{_records(slots, 'is', 'are')} right and the hashed KV bytes are not."]
     if places == {"SWEEP"}:
         repeated = any(finding.last_step != finding.first_step for finding in marks.causes)
         evidence.append("Only the sweep reports it: no running request used the slot.")
@@ -315,9 +317,15 @@ def _page_words(marks: Marks) -> str:
 def _slots(slots: Sequence[int]) -> str:
     distinct = sorted(set(slots))
     if len(distinct) == 1:
-        return f"slot {distinct[0]}"
-    shown = ", ".join(str(slot) for slot in distinct[:5])
-    return f"slots {shown}" + (f" and {len(distinct) - 5} more" if len(distinct) > 5 else "")
+        return f"slot {format_count(distinct[0])}"
+    shown = ", ".join(map(format_count, distinct[:5]))
+    return f"slots {shown}" + (f" and {format_count(len(distinct) - 5)} more" if len(distinct) > 5 else "")
+
+
+def _records(slots: Sequence[int], one: str, several: str) -> str:
+    """'The record of slot 4 holds', 'The records of slots 4, 5 hold'."""
+    single = len(set(slots)) == 1
+    return f"The record{'' if single else 's'} of {_slots(slots)} {one if single else several}"
 
 
 def _unshift(value: int, shift: int) -> int:

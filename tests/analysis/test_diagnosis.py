@@ -364,6 +364,19 @@ def test_the_sentence_counts_what_echoes(own: tuple[int, ...], words: str) -> No
     assert f"for slot 34 {words} on TP0." in diagnosed(rows).sentence
 
 
+@pytest.mark.parametrize(
+    ("damaged", "words"),
+    [
+        ((70012,), "The record of slot 70\u202f012 is right and the hashed KV bytes are not."),
+        ((13, 70012), "The records of slots 13, 70\u202f012 are right and the hashed KV bytes are not."),
+    ],
+)
+def test_evidence_agrees_in_number_with_its_slots(damaged: tuple[int, ...], words: str) -> None:
+    pool = Pool(bad_bytes=set(damaged))
+    pool.stamp([11, 70012, 13], [501, 502, 503])
+    assert words in diagnosed(pool.verify([11, 70012, 13])).causes[0].evidence
+
+
 def test_an_empty_text_is_no_word_about_the_canary() -> None:
     assert diagnose(read_text("")).sentence == "Nothing to read: the log is empty."
 
