@@ -45,7 +45,7 @@ _BUSY = "Decode batch"
 TELLING = (
     "avail", "KV ", "max_total", "install_canary", "attach_canary", "kv-canary:", "server_args=", "ServerArgs(", "'model_path': ", "emory",
     "amba ", "aptur", "Tree cache", "pool sizes", "mem usage", "Input length", "Error: ", "ready to roll", "blocks:", "concurrency for", " took ",
-    "LLM engine", "Leak Detected", "hit an exception", "error: unrec", "error: argument",
+    "LLM engine", "Leak Detected", "hit an exception",
 )  # fmt: skip
 
 
