@@ -13,6 +13,7 @@ from kvcanary.importers import paste
 from kvcanary.importers.arguments import BadValue, Table, table
 from kvcanary.importers.commands import PROGRAM, Found, RawCommand, guess_engine
 from kvcanary.importers.flags import MAX_SUGGESTIONS, Reading, distinct, note, read_flags
+from kvcanary.importers.kubectl_describe import DESCRIBED, in_description
 from kvcanary.importers.python_commands import in_python
 from kvcanary.importers.python_text import Expression
 from kvcanary.importers.result import UnknownFlag, Unresolved
@@ -23,7 +24,7 @@ from kvcanary.importers.systemd_unit import UNIT, in_unit
 from kvcanary.importers.yaml_commands import in_yaml
 
 _YAML = re.compile(
-    r"(?m)^[ \t]*(?:- )?(?:command|args|\w+Args|\w+_args|\w+Flags|entrypoint|containers|services|environment|envs?|image)[ \t]*:(?:[ \t]|\r?$)|"
+    r"(?m)^[ \t]*(?:- )?(?:command|args|\w+Args|\w+_args|\w+Flags|entrypoint|containers|services|environment|envs?|image|kind)[ \t]*:(?:[ \t]|\r?$)|"
     # The same as JSON, as docker inspect and kubectl -o json print it.
     r"[\"'](?:Cmd|containers)[\"'][ \t]*:"
 )
@@ -103,6 +104,8 @@ def _locate(text: str, first_line: int) -> Found:
         readers.insert(0, in_yaml)
     if UNIT.search(text):
         readers.insert(0, in_unit)
+    if DESCRIBED.search(text):
+        readers.insert(0, in_description)
     if SUPERVISED.search(text):
         readers.insert(0, in_supervisor)
     if _ROOT_PROMPT.search(text) and not PROGRAM.search(_COMMENT_LINE.sub("", text)):
@@ -156,7 +159,20 @@ def _inline(block: paste.Block, out: CommandsReading) -> None:
 def _add(out: CommandsReading, found: Found) -> None:
     out.env.update(found.env)
     out.findings = distinct([*out.findings, *found.findings])
-    out.commands += [_read(command) for command in found.commands[: MAX_COMMANDS - len(out.commands)]]
+    for command in found.commands[: MAX_COMMANDS - len(out.commands)]:
+        read = _read(command)
+        # A list of processes, or the state of a service, shows one command several times.
+        if not any(_same(read, known) for known in out.commands):
+            out.commands.append(read)
+
+
+def _same(one: CommandReading, other: CommandReading) -> bool:
+    return (one.engine, one.reading.arguments, one.env, one.has_program) == (
+        other.engine,
+        other.reading.arguments,
+        other.env,
+        other.has_program,
+    )
 
 
 def _read(command: RawCommand) -> CommandReading:

@@ -22,6 +22,8 @@ _FOREIGN_CONTINUATION = re.compile(r"(?m)(?<=[ \t])[`^][ \t]*\r?$")
 _POWERSHELL_VARIABLE = re.compile(r"(?m)^[ \t]*\$env:(\w+)[ \t]*=[ \t]*")
 # What PowerShell prints before a line that goes on, and before the first one.
 _POWERSHELL_PROMPT = re.compile(r"(?m)^(?:>> |PS [A-Za-z]:\\[^>\n]{0,200}> )")
+# Behind the command in the state of a systemd service.
+_EXIT_STATE = re.compile(r"[ \t]\(code=\w+, (?:status|signal)=[^()\n]{0,60}\)")
 _QUOTE_MARK = re.compile(r"(?m)^> ?")
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 _SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]{1,2000})\1(?!`)")
@@ -73,6 +75,8 @@ def undo_shell_marks(text: str) -> str:
         text = _FOREIGN_CONTINUATION.sub(r"\\", text)
     if ">> " in text or "PS " in text:
         text = _POWERSHELL_PROMPT.sub("", text)
+    if "(code=" in text:
+        text = _EXIT_STATE.sub("", text)
     if "$env:" in text:
         text = _POWERSHELL_VARIABLE.sub(r"export \1=", text)
     lines = text.split("\n")

@@ -40,6 +40,8 @@ class _Shell:
         for statement in shell.statements:
             self._statement(statement)
             self.comment = statement.comment
+        if not self.depth and not self.found.commands:
+            self._kept_in_variables()
         self._unexported()
         return self.found
 
@@ -70,6 +72,16 @@ class _Shell:
         if raw.items is not None:
             return [Word(raw.text, raw.line)]
         return expand(raw, self.variables)
+
+    def _kept_in_variables(self) -> None:
+        """A command that a variable holds and that a condition adds to: its part that is sure."""
+        for name, word in list(self.variables.sure.items()):
+            if PROGRAM.search(word.text) and any(char.isspace() for char in word.text):
+                found = _Shell(self.variables, self.depth + 1).read(word.text, word.line)
+                self.found.commands += found.commands
+                if found.commands and name in self.variables.open:
+                    why = "Its last value that is sure was read; what the condition adds is not in it."
+                    self._say("conditional-command", f"{name} is changed under a condition", why)
 
     def _launch(self, statement: Statement, words: list[Word], start: tuple[str, int, bool]) -> None:
         engine, at, has_interpreter = start

@@ -32,11 +32,13 @@ class Word:
 class Variables:
     """Variables assigned in the text itself: a value, a list of words, or None where the value cannot be known.
 
-    exported and plain are the settled ones, open those whose value is not in the text, as typed.
+    exported and plain are the settled ones, open those whose value is not in the text, as typed; sure is the last text that each had for
+    certain, which a condition may have changed since.
     room: how much more expansions may come to; without room they stay as typed.
     """
 
     values: dict[str, str | list[Word] | None] = field(default_factory=dict)
+    sure: dict[str, Word] = field(default_factory=dict)
     exported: dict[str, Word] = field(default_factory=dict)
     plain: dict[str, Word] = field(default_factory=dict)
     open: dict[str, str] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Variables:
         if text is None:
             self.open[name] = expanded.text
         else:
-            target[name] = Word(text, word.line)
+            target[name] = self.sure[name] = Word(text, word.line)
             self.open.pop(name, None)
 
 

@@ -40,6 +40,8 @@ def in_yaml(text: str, first_line: int = 1) -> Found:
     for node in nodes:
         for mapping in (inner for inner in yaml_text.walk(node) if isinstance(inner, yaml_text.Mapping)):
             _container(mapping, maps, found)
+    for script in (value for data in maps.values() for value in data.values() if PROGRAM.search(value.text) and "\n" in value.text.strip()):
+        _script(Word(script.text, script.line), Environment(compose=False), found)
     if not found.commands:
         _recipes(nodes, found)
     return found

@@ -16,7 +16,7 @@ from kvcanary.importers.commands import ENV_NAMES, open_variables
 from kvcanary.importers.flags import note
 from kvcanary.importers.shell_expand import Variables, Word
 
-ConfigMaps = Mapping[str, Mapping[str, str]]
+ConfigMaps = Mapping[str, Mapping[str, yaml_text.Scalar]]
 _COMPOSE_KEYS = ("environment", "entrypoint", "env_file", "container_name", "restart", "deploy", "runtime", "shm_size", "ipc", "build")
 _KUBERNETES_NAME = re.compile(r"\$\(([\w.-]+)\)")
 _COMPOSE_NAME = re.compile(r"(?<!\$)\$\{?(\w+)")
@@ -68,12 +68,12 @@ class Environment:
 
 def config_maps(nodes: Iterable[yaml_text.Node]) -> ConfigMaps:
     """Data of the ConfigMaps of a text, by their names."""
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, yaml_text.Scalar]] = {}
     for node in (inner for outer in nodes for inner in yaml_text.walk(outer)):
         if isinstance(node, yaml_text.Mapping) and _text(node.get("kind")) == "ConfigMap":
             name, data = _text(_get(node.get("metadata"), "name")), node.get("data")
             if isinstance(data, yaml_text.Mapping):
-                found[name] = {key: value.text for key, value in data.entries if isinstance(value, yaml_text.Scalar)}
+                found[name] = {key: value for key, value in data.entries if isinstance(value, yaml_text.Scalar)}
     return found
 
 
@@ -90,7 +90,7 @@ def read_environment(container: yaml_text.Mapping, maps: ConfigMaps) -> Environm
         prefix = _text(_get(item, "prefix"))
         for origin, name in _references(item):
             if origin.startswith("ConfigMap") and name in maps:
-                out.values.update({prefix + key: value for key, value in maps[name].items()})
+                out.values.update({prefix + key: value.text for key, value in maps[name].items()})
             else:
                 out.files.append(origin)
     node = container.get("environment", "env", "envs", "Env")
@@ -124,7 +124,7 @@ def _from(out: Environment, name: str, node: yaml_text.Node | None, maps: Config
     for origin, source in _references(node):
         key = next((_text(_get(value, "key")) for _, value in _entries(node)), "")
         if origin.startswith("ConfigMap") and key in maps.get(source, {}):
-            out.values[name] = maps[source][key]
+            out.values[name] = maps[source][key].text
             return
         out.origins[name] = f"{origin}, key {key}" if key else origin
     if name not in out.origins:

@@ -544,3 +544,26 @@ def test_files_of_variables_on_a_container_s_command_line_are_named() -> None:
 def test_prompts_of_powershell_are_no_redirections() -> None:
     result = read_text("PS C:\\Users\\w> docker run `\n>> o/sglang:1 `\n>> python3 -m sglang.launch_server `\n>> --tp 2\n")
     assert (dict(result.arguments), result.findings) == ({"tp_size": 2}, ())
+
+
+def test_one_command_that_a_listing_shows_twice_is_one() -> None:
+    command = "python3 -m sglang.launch_server --tp 2 --page-size 16"
+    result = read_text(f"    Process: 7 ExecStart=/usr/bin/{command} (code=exited, status=1/FAILURE)\n     └─7 /usr/bin/{command}\n")
+    assert [dict(entry.arguments) for entry in result.commands] == [{"tp_size": 2, "page_size": 16}]
+    assert not result.findings
+
+
+@pytest.mark.parametrize("start", ["eval $C", "$C", 'exec "$C"', "nohup $C &"])
+def test_a_command_in_a_variable_that_a_condition_adds_to(start: str) -> None:
+    text = f'C="python3 -m sglang.launch_server --tp 2"\nC+=" --page-size 16"\nif x; then C="$C --kv-canary log"; fi\n{start}\n'
+    result = read_text(text)
+    assert dict(result.arguments) == {"tp_size": 2, "page_size": 16}
+    assert messages(result) == ["C is changed under a condition"]
+
+
+def test_a_script_inside_a_config_map() -> None:
+    text = (
+        "kind: ConfigMap\nmetadata: {name: wren}\ndata:\n  note: sglang serve\n  start.sh: |\n    set -e\n    sglang serve o/wren --tp 2\n"
+    )
+    [command] = read_text(text).commands
+    assert (dict(command.arguments), command.line) == ({"model_path": "o/wren", "tp_size": 2}, 7)
