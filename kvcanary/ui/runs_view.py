@@ -108,7 +108,7 @@ def table(wanted: Filters) -> None:
 
 
 _COLUMNS = {
-    "made": st.column_config.DatetimeColumn("made", format="YYYY-MM-DD HH:mm", width=130),
+    "made": st.column_config.DatetimeColumn("made (UTC)", format="YYYY-MM-DD HH:mm", width=130),
     "sentence": st.column_config.TextColumn("sentence", width=330),
     "size": st.column_config.NumberColumn("size", format="%.3f MiB"),
     "run": st.column_config.TextColumn("run", width=270),
@@ -193,7 +193,9 @@ def opened() -> None:
         else:
             _several(run_ids)
     except KvCanaryError as error:
-        style.verdict(str(error), "error")
+        # Where the store lies is nothing for a reader of the page.
+        said, unknown, _ = str(error).partition(" in store ")
+        style.verdict(f"There is {said}; choose from the table above." if unknown else said, "error")
 
 
 def _one(run_id: str) -> None:
