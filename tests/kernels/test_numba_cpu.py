@@ -306,6 +306,19 @@ def test_damage_is_found_at_every_place_of_a_block(count):
         records[slot, 3] ^= 1
 
 
+@pytest.mark.parametrize("mode", list(RealKvHashMode))
+def test_a_sound_launch_never_takes_the_exact_pass(monkeypatch, mode):
+    """Slot 0 as an entry and as a predecessor included: that pass would find nothing either, one entry after the other."""
+    monkeypatch.setattr(verify_op, "report_range", None)
+    stamped = scene(mode=mode)
+    stamped.run(NumbaBackend(threads=1))
+    plan = damaged(clone(stamped)).plan
+    plan.slot_indices[::150] = plan.prev_slot_indices[70::150] = layout.PADDING_SLOT
+    NumbaBackend(threads=1).verify(stamped.launch, plan, check_tokens=True)
+    counted = stamped.launch.coverage.to_dict()
+    assert (counted["skipped_padding"], counted["unlinked"]) == (len(plan.slot_indices[::150]), len(plan.slot_indices[70::150]))
+
+
 FORK = """
 import os, sys
 import torch

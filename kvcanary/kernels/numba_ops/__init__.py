@@ -4,5 +4,6 @@ They take no locks, touch no Python objects and check nothing that the contract 
 cells int64; numba turns a mix of the two into float64, hence the casts. Loops run over uint64 indices, because a signed index makes
 numba emit the wrap-around of negative indices on every access.
 
-numba's disk cache looks only at the file a function stands in: after a change in memory.py or hashing.py delete __pycache__.
+numba's disk cache looks only at the file a function stands in: after a change in layout.py, memory.py, wide.py or
+hashing.py delete __pycache__.
 """
