@@ -80,8 +80,10 @@ def _longest_context(plan: MemoryPlan) -> None:
     default = str(max(1, plan.settings.pool.req_to_token_pool_size))
     with left:
         text = st.text_input(
-            "Requests at once", default, key=_CONCURRENCY, live="200ms", autocomplete="off", persist_state="session",
-            help="How many requests are to reach the longest context at the same time, without counting on shared prefixes.",
+            # Not a value: that would stay when the request rows change.
+            "Requests at once", placeholder=default, key=_CONCURRENCY, live="200ms", autocomplete="off", persist_state="session",
+            help="How many requests are to reach the longest context at the same time, without counting on shared prefixes; empty: as many "
+            "as there are request rows.",
         )  # fmt: skip
     with right:
         try:

@@ -32,6 +32,14 @@ def test_solve_answers_and_its_buttons_take_the_answer_over() -> None:
     assert f"<b>{larger // 3:,} tokens</b>".replace(",", "\N{NARROW NO-BREAK SPACE}") in html(app)
 
 
+def test_requests_at_once_follow_the_request_rows_until_typed() -> None:
+    app = show(open_plan(**MODEL), "Solve")
+    assert "Longest context in this pool: <b>1\u202f875 tokens</b>" in html(app)
+    assert "Longest context in this pool: <b>3\u202f750 tokens</b>" in html(type_into(app, "req_to_token_pool_size", "48"))
+    app.text_input(key="solve.concurrency").set_value("12").run()
+    assert "Longest context in this pool: <b>15\u202f000 tokens</b>" in html(type_into(app, "req_to_token_pool_size", "24"))
+
+
 @pytest.mark.parametrize("text", ["0", "many", "-4"])
 def test_a_concurrency_that_is_none_is_explained(text: str) -> None:
     app = show(open_plan(**MODEL), "Solve")
