@@ -182,6 +182,10 @@ def _read(command: RawCommand) -> CommandReading:
     if command.words:
         reading = read_flags(command.words, arguments, positional=_MODEL_ARGUMENT[engine] if command.positional else "")
     reading.findings[:0] = command.findings
+    if config := reading.arguments.get("config"):
+        why = "The file is not in the text, and the flags of the command win over it."
+        shown = config.text if isinstance(config, Unresolved) else config
+        reading.findings.append(note("flags-file", f"flags come from elsewhere: --config {str(shown)[:80]}", why, severity=Severity.NOTE))
     return CommandReading(
         engine=engine, reading=reading, env=dict(command.env), line=command.line, has_program=command.has_program or bool(command.native)
     )

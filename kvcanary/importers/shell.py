@@ -17,6 +17,7 @@ _REDIRECT = re.compile(r"(?:\d*|&)(?:>>?|<<?<?-?)(?:&\d*-?)?")
 _SPECIAL = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 _OPENERS = ("if", "for", "while", "until", "case", "select")
 _CLOSERS = ("fi", "done", "esac")
+_TESTS = ("[", "[[", "test")
 _LEADERS = ("then", "do", "else", "elif", "{", "!", "time")
 
 
@@ -81,6 +82,7 @@ class _Lexer:
         self.parentheses = 0
         self.arrays: list[tuple[list[RawWord], RawWord]] = []
         self.comment = 0
+        self.guarded = False
 
     def run(self) -> ShellText:
         while self.at < len(self.text):
@@ -99,7 +101,13 @@ class _Lexer:
             self._end_word()
             self.at += 1
         elif char == "\n":
-            self._end_word() if self.arrays else self._end_statement()
+            if self.arrays:
+                self._end_word()
+            else:
+                # A line that ends in && goes on in the next one.
+                ends = bool(self.words) or self.word is not None
+                self._end_statement()
+                self.guarded = self.guarded and not ends
             self.line += 1
             self.at += 1
         elif char == "#":
@@ -141,7 +149,7 @@ class _Lexer:
                 words = []  # The list of a loop is no command.
             words = words[1:]
         if words:
-            self.result.statements.append(Statement(words, words[0].line, self.nested, self.comment))
+            self.result.statements.append(Statement(words, words[0].line, self.nested + self.guarded, self.comment))
         self.comment = 0
 
     def _backslash(self) -> None:
@@ -250,7 +258,15 @@ class _Lexer:
                 self._end_word()
             self.at += 1
         else:
+            before = len(self.result.statements)
             self._end_statement()
+            # What stands behind a test and && or || counts under a condition, up to the end of the line.
+            if self.text.startswith(("&&", "||"), self.at):
+                tested = len(self.result.statements) > before and self.result.statements[-1].words[0].text in _TESTS
+                self.guarded = self.guarded or tested
+                self.at += 1
+            elif char == ";":
+                self.guarded = False
             self.at += 1
 
     def _open(self, char: str) -> None:

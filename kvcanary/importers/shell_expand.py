@@ -6,7 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvcanary.importers.shell import ASSIGNMENT, Part, RawWord, Statement, read_shell
 
@@ -72,6 +72,8 @@ class Variables:
         name, add = match[1], match[2] == "+="
         if word.items is not None:
             items = [expanded for item in word.items for expanded in expand(item, self)]
+            if conditional:
+                items = [replace(item, conditional=True) for item in items]
             old = self.values.get(name)
             self.values[name] = [*old, *items] if add and isinstance(old, list) else items
             return

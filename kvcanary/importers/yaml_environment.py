@@ -57,6 +57,9 @@ class Environment:
             if ENV_NAMES.fullmatch(name) or re.search(rf"\$[({{]?{re.escape(name)}\b", used):
                 why = "That is not part of the text; the setting was left as it is."
                 yield note("open-variable", f"{name} is not known from the text: it comes from {origin}", why)
+        for name in sorted(set(_COMPOSE_NAME.findall(used)) & set(self.values)) if self.compose else ():
+            why = f"compose puts in what its own shell or .env has, which is not in the text; the container's own is $${name}."
+            yield note("compose-variable", f"${name} in the command is not the {name} of the container's environment", why)
         for file in self.files:
             yield note(
                 "environment-file",

@@ -567,3 +567,30 @@ def test_a_script_inside_a_config_map() -> None:
     )
     [command] = read_text(text).commands
     assert (dict(command.arguments), command.line) == ({"model_path": "o/wren", "tp_size": 2}, 7)
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt"),
+    [
+        ('[ "$X" ] && A+=(--kv-canary log)', True),
+        ('[[ -z "$X" ]] || A+=(--kv-canary log)', True),
+        ("test -n x &&\n  A+=(--kv-canary log)", True),
+        ("if x; then A+=(--kv-canary log); fi", True),
+        ("[ -d w ] && cd w; A+=(--kv-canary log)", False),
+        ("[ -d w ] && cd w\nA+=(--kv-canary log)", False),
+        ("cd w && A+=(--kv-canary log)", False),
+    ],
+)
+def test_words_that_a_condition_adds_to_a_list_are_told(line: str, doubt: bool) -> None:
+    result = read_text(f"A=(--tp 2)\n{line}\npython -m sglang.launch_server ${{A[@]}}\n")
+    assert dict(result.arguments) == {"tp_size": 2, "kv_canary": "log"}
+    assert messages(result) == (["added under a condition: --kv-canary"] if doubt else [])
+
+
+def test_a_variable_behind_a_test_has_no_sure_value() -> None:
+    result = read_text('T=2\n[ "$X" ] && T=4\nP=8 && export Q=16\npython -m sglang.launch_server --tp $T --page-size $Q\n')
+    assert dict(result.arguments) == {"tp_size": Unresolved("$T"), "page_size": 16}
+
+
+def test_a_file_of_flags_is_named() -> None:
+    assert messages(read_text("sglang serve o/wren --config w.yaml\n")) == ["flags come from elsewhere: --config w.yaml"]

@@ -164,3 +164,10 @@ def test_an_alias_without_anchor_stays_as_typed_and_own_keys_win() -> None:
 def test_the_name_of_an_entry_is_no_secret(text: str, kept: bool) -> None:
     assert ("ranks" in redact(text)) is kept
     assert "hf_a" not in redact(text)
+
+
+def test_a_variable_of_the_container_that_compose_does_not_put_in_is_told() -> None:
+    text = "services:\n  wren:\n    image: o/sglang:1\n    environment: {P: 8, T: 2}\n    command: sglang serve o/wren --page-size ${P}{}\n"
+    told = [finding.message for finding in read_text(text.replace("{}", " --tp ${TP}")).findings]
+    assert told == ["$P in the command is not the P of the container's environment"]
+    assert not read_text(text.replace("${P}{}", "8")).findings
