@@ -59,7 +59,10 @@ def vllm_log(found: FieldSet, observed: Mapping[str, Any], lines: Mapping[str, i
         found.put(
             "pool_slot_count", tokens, where("GPU KV cache size", "gpu_kv_tokens" if "gpu_kv_tokens" in lines else "gpu_blocks"), Rank.READY
         )
-    found.put("max_seq_len_per_req", observed.get("max_model_len"), where("Maximum concurrency", "max_model_len"), Rank.READY)
+    if "max_model_len" in lines:
+        found.put("max_seq_len_per_req", observed.get("max_model_len"), where("Maximum concurrency", "max_model_len"), Rank.READY)
+    elif not isinstance(config, Mapping) or "max_model_len" not in config:
+        found.put("max_seq_len_per_req", observed.get("max_model_len"), "error message", Rank.LOG)
     found.put("page_size", observed.get("block_size"), where("GPU blocks", "gpu_blocks"), Rank.LOG, "tokens / blocks")
     if "error" not in observed:
         found.findings += _cache_findings(observed.get("max_model_len"), observed.get("gpu_blocks"), observed.get("block_size"))

@@ -190,3 +190,15 @@ def test_engine_cores_that_speak_in_turns_are_one_start() -> None:
     result = read_text("\n".join(lines) + "\n")
     assert (result.observed["engines"], result.fields["pool_slot_count"].value) == (2, 6000)
     assert not result.findings
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (start(2000, 6000), "Maximum concurrency, line 6"),
+        (start(9000, 8000, end=LACKS), "max_model_len in config, line 2"),
+        (start(9000, 8000, config=False, end=LACKS), "error message"),
+    ],
+)
+def test_the_context_names_the_line_that_states_it(text: str, source: str) -> None:
+    assert read_text(text).fields["max_seq_len_per_req"].source == source
