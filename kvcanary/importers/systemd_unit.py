@@ -6,6 +6,7 @@ may stand inside a continued line, and an empty setting takes back what a drop-i
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,9 @@ UNIT = re.compile(r"(?m)^[ \t]*ExecStart[ \t]*=")
 _SETTING = re.compile(r"([A-Z][A-Za-z]*)[ \t]*=[ \t]*")
 _SECTION = re.compile(r"\[[A-Z]\w*\]")
 _COMMAND_PREFIX = re.compile(r"[@:+!|-]*")
-_HEREDOC = re.compile(r"(?m)<<-?[ \t]*(?P<quote>['\"]?)(?P<mark>\w+)(?P=quote)[^\n]*\n(?P<body>.*?)^[ \t]*(?P=mark)[ \t]*\r?$", re.DOTALL)
+_HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<mark>\w{1,60})(?P=quote)[^\n]*\n")
+# Each is searched for its end.
+_MOST_HEREDOCS = 50
 _SHELL_VARIABLE = re.compile(r"(?<!\\)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 _SPECIFIER = re.compile(r"(?<!%)(?:%%)*%[A-Za-z]")
 
@@ -46,10 +49,13 @@ def in_unit(text: str, first_line: int = 1) -> Found:
 
 def _bodies(text: str, first_line: int) -> Iterator[tuple[str, int]]:
     """The text itself, or the units that it writes with <<EOF: there the shell puts its variables in first."""
-    written = [match for match in _HEREDOC.finditer(text) if UNIT.search(match["body"])]
-    for match in written:
-        body = match["body"] if match["quote"] else _put_in(match["body"], text[: match.start()])
-        yield body, first_line + text.count("\n", 0, match.start("body"))
+    written = False
+    for begin in itertools.islice(_HEREDOC.finditer(text), _MOST_HEREDOCS):
+        end = re.compile(rf"(?m)^[ \t]*{begin['mark']}[ \t]*\r?$").search(text, begin.end())
+        if end is None or not UNIT.search(body := text[begin.end() : end.start()]):
+            continue
+        written = True
+        yield body if begin["quote"] else _put_in(body, text[: begin.start()]), first_line + text.count("\n", 0, begin.end())
     if not written:
         yield text, first_line
 

@@ -80,3 +80,9 @@ def test_files_of_variables_are_named() -> None:
     result = read("EnvironmentFile=/etc/w.env\nEnvironmentFile=\nEnvironmentFile=-/etc/v.env\nEnvironment=MEM=0.7", f"{START} $MEM")
     assert [finding.message for finding in result.findings] == ["variables come from elsewhere: EnvironmentFile=-/etc/v.env"]
     assert result.fields["mem_fraction_static"].value == 0.7
+
+
+def test_scripts_that_write_many_units_are_read_up_to_a_limit() -> None:
+    written = "".join(f"cat <<E > w{number}.service\nExecStart={START} 0.5 --tp {number + 1}\nE\n" for number in range(60))
+    assert len(read_text(written).commands) == 50
+    assert read_text(f"cat <<E\nExecStart={START} 0.5\n").fields["mem_fraction_static"].value == 0.5
