@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
-MAX_NESTING = 40
+from kvcanary.importers.yaml_flow import MAX_NESTING, Brackets, Flow, unquote
+from kvcanary.importers.yaml_nodes import Mapping, Node, Scalar, Sequence, native, walk
+
+__all__ = ["Mapping", "Node", "Scalar", "Sequence", "native", "read_yaml", "walk"]
+
 MAX_LINES = 20_000
 # What all aliases of a text may come to: an alias of an alias doubles with each line.
 MAX_ALIASED_NODES = 20_000
@@ -25,75 +27,11 @@ _PROPERTY = re.compile(r"(?:(?:!\S*|&(\S+))(?:\s+|$))+")
 _ALIAS = re.compile(r"\*([^\s,\]}]+)")
 _BLOCK = re.compile(r"[|>][+\-0-9]*(?:\s+#.*)?$")
 _COMMENT = re.compile(r"\s#.*$")
-_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """Text of one value; quoted text is never a number, a truth value or null."""
-
-    text: str
-    line: int
-    quoted: bool = False
-
-    def native(self) -> Any:
-        """The value as YAML 1.1 types it: null, truth value, number or text."""
-        if self.quoted:
-            return self.text
-        lowered = self.text.lower()
-        if lowered in ("", "~", "null"):
-            return None
-        if lowered in ("true", "yes", "on", "false", "no", "off"):
-            return lowered in ("true", "yes", "on")
-        if len(self.text) <= 40 and _NUMBER.fullmatch(self.text):
-            plain = self.text.replace("_", "")
-            return int(plain) if plain.lstrip("+-").isdigit() else float(plain)
-        return self.text
-
-
-@dataclass(slots=True)
-class Mapping:
-    """Keys in order, repeated ones included."""
-
-    line: int
-    entries: list[tuple[str, Node]] = field(default_factory=list)
-
-    def get(self, *names: str) -> Node | None:
-        """Value of the last key of that name; the last one counts in YAML."""
-        return next((node for key, node in reversed(self.entries) if key in names), None)
-
-
-@dataclass(slots=True)
-class Sequence:
-    """Items of a list."""
-
-    line: int
-    items: list[Node] = field(default_factory=list)
-
-
-Node = Scalar | Mapping | Sequence
 
 
 def read_yaml(text: str, first_line: int = 1) -> list[Node]:
     """The top-level nodes of a text: one per document or fragment."""
     return list(_Reader(text, first_line).nodes())
-
-
-def native(node: Node) -> Any:
-    """A node as plain Python values."""
-    if isinstance(node, Scalar):
-        return node.native()
-    if isinstance(node, Sequence):
-        return [native(item) for item in node.items]
-    return {key: native(value) for key, value in node.entries}
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """The node and everything inside it, outer first."""
-    yield node
-    children = node.items if isinstance(node, Sequence) else [value for _, value in node.entries] if isinstance(node, Mapping) else []
-    for child in children:
-        yield from walk(child)
 
 
 class _Reader:
@@ -171,7 +109,7 @@ class _Reader:
             value = value if value is not None else Scalar("", number)
             if anchor:
                 self.anchors[anchor] = value
-            mapping.entries.append((_unquote(match[1])[0], value))
+            mapping.entries.append((unquote(match[1])[0], value))
         mapping.entries = self._merged(mapping.entries)
         return mapping
 
@@ -213,9 +151,9 @@ class _Reader:
         if _BLOCK.match(rest):
             return Scalar(self._block_scalar(indent, folded=rest[0] == ">"), number + 1, quoted=True)
         if rest[0] in "[{" and not rest.startswith("{{"):  # {{ }} is a template's hole, not a mapping.
-            return _Flow(self._until_closed(rest), number).read(depth)
+            return Flow(self._until_closed(rest), number).read(depth)
         if rest[0] in "\"'":
-            text, _ = _unquote(self._until_quote(rest))
+            text, _ = unquote(self._until_quote(rest))
             return Scalar(text, number, quoted=True)
         lines = [_COMMENT.sub("", " " + rest).strip()]
         while (line := self._peek()) and line[0] > indent and not self._structure(line[1]):
@@ -240,7 +178,7 @@ class _Reader:
 
     def _until_closed(self, text: str) -> str:
         """Flow text up to the bracket that closes it, over several lines if need be."""
-        brackets, start = _Brackets(), self.at
+        brackets, start = Brackets(), self.at
         lines = [text]
         while not (closed := brackets.close_in(lines[-1])) and len(lines) <= _MOST_FLOW_LINES and self.at < len(self.raw):
             lines.append("\n" + self.raw[self.at].rstrip("\r"))
@@ -251,121 +189,9 @@ class _Reader:
         return "".join(lines)
 
     def _until_quote(self, text: str) -> str:
-        lines, closed = [text], _unquote(text)[1]
+        lines, closed = [text], unquote(text)[1]
         while not closed and len(lines) <= _MOST_QUOTED_LINES and self.at < len(self.raw):
             lines.append(" " + self.raw[self.at].strip())
-            closed = _unquote(text[0] + lines[-1])[1]
+            closed = unquote(text[0] + lines[-1])[1]
             self.at += 1
         return "".join(lines)
-
-
-class _Brackets:
-    """How deep a flow collection stands open, line by line."""
-
-    def __init__(self) -> None:
-        self.depth, self.quote, self.skip = 0, "", False
-
-    def close_in(self, text: str) -> bool:
-        """Whether the outermost bracket closes in this piece."""
-        for char in text:
-            if self.skip:
-                self.skip = False
-            elif self.quote:
-                self.skip = char == "\\" and self.quote == '"'
-                self.quote = "" if char == self.quote else self.quote
-            elif char in "\"'":
-                self.quote = char
-            elif char in "[{":
-                self.depth += 1
-            elif char in "]}":
-                self.depth -= 1
-                if self.depth <= 0:
-                    return True
-        return False
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
-
-
-def _unquote(text: str) -> tuple[str, bool]:
-    """Text of a quoted scalar and whether the quote closes; plain text stays as it is."""
-    if not text or text[0] not in "\"'":
-        return text.strip(), True
-    quote, at, found = text[0], 1, []
-    while at < len(text):
-        char = text[at]
-        if quote == '"' and char == "\\" and at + 1 < len(text):
-            found.append(_ESCAPES.get(text[at + 1], text[at + 1]))
-            at += 2
-        elif char == quote == "'" and text[at + 1 : at + 2] == "'":
-            found.append("'")
-            at += 2
-        elif char == quote:
-            return "".join(found), True
-        else:
-            found.append(char)
-            at += 1
-    return "".join(found), False
-
-
-class _Flow:
-    """Flow collections: [a, "b", {c: d}]."""
-
-    def __init__(self, text: str, line: int) -> None:
-        self.text, self.at, self.line = text, 0, line
-
-    def read(self, depth: int) -> Node:
-        self._blanks()
-        char = self.text[self.at : self.at + 1]
-        if char == "[" and depth <= MAX_NESTING:
-            return self._items(depth)
-        if char == "{" and depth <= MAX_NESTING:
-            return self._pairs(depth)
-        return self._scalar()
-
-    def _blanks(self) -> None:
-        while self.at < len(self.text) and self.text[self.at] in " \n,":
-            self.line += self.text[self.at] == "\n"
-            self.at += 1
-
-    def _items(self, depth: int) -> Sequence:
-        sequence = Sequence(self.line)
-        self.at += 1
-        while True:
-            self._blanks()
-            if self.at >= len(self.text) or self.text[self.at] == "]":
-                self.at += 1
-                return sequence
-            before = self.at
-            sequence.items.append(self.read(depth + 1))
-            self.at += self.at == before
-
-    def _pairs(self, depth: int) -> Mapping:
-        mapping = Mapping(self.line)
-        self.at += 1
-        while True:
-            self._blanks()
-            if self.at >= len(self.text) or self.text[self.at] == "}":
-                self.at += 1
-                return mapping
-            before = self.at
-            key = self._scalar(stop=":")
-            value: Node = Scalar("", self.line)
-            if self.text[self.at : self.at + 1] == ":":
-                self.at += 1
-                value = self.read(depth + 1)
-            mapping.entries.append((key.text, value))
-            self.at += self.at == before
-
-    def _scalar(self, stop: str = "") -> Scalar:
-        line, start = self.line, self.at
-        if self.text[start : start + 1] in ("'", '"'):
-            quote = self.text[start]
-            self.at += 1
-            while self.at < len(self.text) and self.text[self.at] != quote:
-                self.at += 1 + (quote == '"' and self.text[self.at] == "\\")
-            self.at = min(len(self.text), self.at + 1)
-            return Scalar(_unquote(self.text[start : self.at])[0], line, quoted=True)
-        while self.at < len(self.text) and self.text[self.at] not in ",]}\n" + stop:
-            self.at += 1
-        return Scalar(self.text[start : self.at].strip(), line)
