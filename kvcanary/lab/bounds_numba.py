@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from kvcanary.kernels.numba_ops.compiling import compiled
 from kvcanary.kernels.numba_ops.hashing import CHAIN_START, LOW_32_BITS, POSITION, PREV_HASH, REAL_HASH, TOKEN, mix3
-from kvcanary.kernels.numba_ops.memory import CACHE_LINE, compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
+from kvcanary.kernels.numba_ops.memory import CACHE_LINE, is_scattered, load, prefer_wide_vectors, prefetch, store
 from kvcanary.kernels.numba_ops.verify import AHEAD, BLOCK, prefetch_records
 
 _Array = np.ndarray

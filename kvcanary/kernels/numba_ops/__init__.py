@@ -3,7 +3,4 @@
 They take no locks, touch no Python objects and check nothing that the contract has checked. Hash values are uint64, slots and table
 cells int64; numba turns a mix of the two into float64, hence the casts. Loops run over uint64 indices, because a signed index makes
 numba emit the wrap-around of negative indices on every access.
-
-numba's disk cache looks only at the file a function stands in: after a change in layout.py, memory.py, wide.py or
-hashing.py delete __pycache__.
 """

@@ -6,7 +6,8 @@ import numpy as np
 
 from kvcanary import layout
 from kvcanary.kernels.numba_ops import wide
-from kvcanary.kernels.numba_ops.memory import CACHE_LINE, cache_lines, compiled, is_scattered, load, prefer_wide_vectors, prefetch, store
+from kvcanary.kernels.numba_ops.compiling import compiled
+from kvcanary.kernels.numba_ops.memory import CACHE_LINE, cache_lines, is_scattered, load, prefer_wide_vectors, prefetch, store
 
 TOKEN, POSITION, PREV_HASH, REAL_HASH = (8 * field for field in range(len(layout.SLOT_FIELDS)))
 """Byte offsets of the fields of a canary slot."""

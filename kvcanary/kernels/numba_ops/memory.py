@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-compiled: Any = njit(cache=True, nogil=True, boundscheck=False)
-"""How every function of this package is compiled."""
-
-inlined: Any = njit(cache=True, nogil=True, boundscheck=False, inline="always")
-"""For helpers whose arguments are constants at the call, so that the compiler sees the constants."""
+from kvcanary.kernels.numba_ops.compiling import compiled
 
 CACHE_LINE = 64
 """Bytes that a CPU loads at once."""

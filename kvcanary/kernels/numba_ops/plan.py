@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvcanary import layout
-from kvcanary.kernels.numba_ops.memory import compiled
+from kvcanary.kernels.numba_ops.compiling import compiled
 
 _PADDING_ROW, _CHAIN_HEAD, _NO_TOKEN = layout.PADDING_ROW, layout.CHAIN_HEAD, layout.NO_EXPECTED_TOKEN
 _U64 = np.uint64

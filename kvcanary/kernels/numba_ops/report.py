@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvcanary.kernels.numba_ops.memory import compiled
+from kvcanary.kernels.numba_ops.compiling import compiled
 
 
 @compiled

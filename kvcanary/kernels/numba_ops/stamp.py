@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvcanary import layout
+from kvcanary.kernels.numba_ops.compiling import compiled
 from kvcanary.kernels.numba_ops.hashing import (
     POSITION,
     PREV_HASH,
@@ -21,7 +22,7 @@ from kvcanary.kernels.numba_ops.hashing import (
     real_kv_hash,
     real_kv_hashes,
 )
-from kvcanary.kernels.numba_ops.memory import compiled, load, store
+from kvcanary.kernels.numba_ops.memory import load, store
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 

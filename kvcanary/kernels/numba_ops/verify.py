@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvcanary import layout
+from kvcanary.kernels.numba_ops.compiling import compiled, inlined
 from kvcanary.kernels.numba_ops.hashing import (
     CHAIN_START,
     LOW_32_BITS,
@@ -26,7 +27,7 @@ from kvcanary.kernels.numba_ops.hashing import (
     real_kv_hashes,
     two_word_source,
 )
-from kvcanary.kernels.numba_ops.memory import compiled, inlined, is_scattered, load, prefer_wide_vectors, prefetch
+from kvcanary.kernels.numba_ops.memory import is_scattered, load, prefer_wide_vectors, prefetch
 from kvcanary.kernels.numba_ops.report import report
 from kvcanary.layout import FailReason
 
