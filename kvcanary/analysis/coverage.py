@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvcanary.analysis.canary_log import CanaryLog, StreamReport
@@ -14,7 +15,9 @@ class Coverage:
     """verdict: pass, fail, partial or 'not run'. reasons: why it is not a plain pass, first the most important.
 
     counted: violations that the servers counted, listed or not, None when no line tells. lost: those without a record because the ring
-    was full, None when the text cannot tell. silent_ranks printed lines and none of the canary. cannot_tell: limits of this log.
+    was full, None when the text cannot tell. protected_tokens: checks and writes of slots, and sweep_passes, None when no line counts
+    them: many may stand behind a log that holds violations alone. silent_ranks printed lines and none of the canary. cannot_tell: limits
+    of this log.
     """
 
     verdict: str
@@ -24,8 +27,8 @@ class Coverage:
     lost: int | None
     truncated: int
     skipped_steps: int
-    protected_tokens: int
-    sweep_passes: int
+    protected_tokens: int | None
+    sweep_passes: int | None
     silent_ranks: tuple[str, ...]
     cannot_tell: tuple[str, ...]
 
@@ -38,9 +41,8 @@ def coverage_of(log: CanaryLog) -> Coverage:
     silent = _silent(log)
     reasons = _reasons(log, reports, silent)
     listed, counted = len(log.violations), sum(counters) if counters else None
-    protected = sum(report.protected_tokens or 0 for report in reports)
-    sweeps = sum(report.sweep_passes or 0 for report in reports)
-    ran = protected > 0 or sweeps > 0 or any(report.overflow_steps or report.health_error for report in reports)
+    protected, sweeps = _total(report.protected_tokens for report in reports), _total(report.sweep_passes for report in reports)
+    ran = bool(protected or sweeps) or any(report.overflow_steps or report.health_error for report in reports)
     if listed or counted:
         verdict = "fail"
     elif not ran:
@@ -60,6 +62,11 @@ def coverage_of(log: CanaryLog) -> Coverage:
         silent_ranks=silent,
         cannot_tell=_cannot_tell(log, reports),
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _silent(log: CanaryLog) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ def _sentence(log: CanaryLog, coverage: Coverage, incidents: list[Incident], cau
     done = f"{format_count(coverage.protected_tokens)} slot checks and writes" if coverage.protected_tokens else "checks"
     if coverage.verdict == "partial":
         return f"No violation in {done}, but not everything was looked at: {coverage.reasons[0]}."
-    return f"No violation in {done} and {format_count(coverage.sweep_passes)} sweeps."
+    return f"No violation in {done} and {format_count(coverage.sweep_passes or 0)} sweeps."
 
 
 def _slots(found: Collection[tuple[object, int]]) -> str:

@@ -25,9 +25,10 @@ def answer(found: Loaded) -> None:
     log, diagnosis = found.inspected.log, found.inspected.diagnosis
     style.verdict(f"{diagnosis.verdict.capitalize()}. {diagnosis.sentence}", VERDICT_KINDS[Verdict(diagnosis.verdict)])
     unread = f", {format_count(log.unread)} of them not understood" if log.unread else ""
-    checked = (
-        f"{format_count(diagnosis.coverage.protected_tokens)} checks and writes, {format_count(diagnosis.coverage.sweep_passes)} sweeps"
-    )
+    checks, sweeps = diagnosis.coverage.protected_tokens, diagnosis.coverage.sweep_passes
+    checked = "no line counts the checks"
+    if checks is not None and sweeps is not None:
+        checked = f"{format_count(checks)} checks and writes, {format_count(sweeps)} sweeps"
     lines = f"{format_count(log.canary_lines)} of {format_count(log.lines)} lines are the canary's{unread}"
     style.caption(f"Coverage: {checked}; {lines}; {format_bytes(log.bytes_read)}.")
     # What the verdict says already stands there.

@@ -392,3 +392,12 @@ def test_limits_follow_the_settings() -> None:
 def test_every_cause_has_words() -> None:
     assert set(CAUSE_TEXTS) == set(Cause)
     assert all(text.title and text.meaning and text.confirm for text in CAUSE_TEXTS.values())
+
+
+def test_checks_that_no_line_counts_are_not_none() -> None:
+    """A log of violations alone may come from any number of checks."""
+    row = Row(slot=4711).message(total=1, step=812)
+    coverage = diagnose(read_text(f"{prefix()}{row}\n")).coverage
+    assert (coverage.verdict, coverage.protected_tokens, coverage.sweep_passes) == ("fail", None, None)
+    coverage = diagnose(read_text(f"{prefix()}{row}\n{stats(900, 1, protected=0)}\n")).coverage
+    assert (coverage.verdict, coverage.protected_tokens, coverage.sweep_passes) == ("fail", 0, 0)

@@ -66,6 +66,11 @@ def test_nothing_pasted_is_one_sentence() -> None:
 TWO = "".join(f"{prefix()}{row.message(step=9)}\n" for row in (Row(slot=70, tag="HEAD_K_FULL", reasons=("verify_position",)), Row(slot=71)))
 
 
+def test_coverage_says_where_nothing_counts_the_checks() -> None:
+    app = paste(open_page(), f"{prefix()}{Row(slot=70).message()}\n")
+    assert "Coverage: no line counts the checks; 7 of 7 lines are the canary's" in captions(app)
+
+
 def test_filters_cross_the_views_and_the_card() -> None:
     app = paste(open_page(), TWO)
     assert not app.exception
