@@ -59,9 +59,13 @@ def hash_after(buffer, stride, slot):
 @compiled
 def row_address(source, slot):
     """Address of a slot's bytes in one source, a row of the source table."""
-    page_size, shift = source[_PAGE_SIZE], source[_PAGE_SHIFT]
+    return _address(source[_ADDRESS], source[_ROW_STRIDE], source[_PAGE_SIZE], source[_PAGE_SHIFT], source[_TOKEN_BYTES], slot)
+
+
+@compiled
+def _address(address, row_stride, page_size, shift, token_bytes, slot):
     row = slot >> shift if shift >= 0 else slot // page_size
-    return source[_ADDRESS] + row * source[_ROW_STRIDE] + (slot - row * page_size) * source[_TOKEN_BYTES]
+    return address + row * row_stride + (slot - row * page_size) * token_bytes
 
 
 @compiled
@@ -172,9 +176,8 @@ def _row_addresses(sources, source, slots, first, count, into):
     address, row_stride, page_size = sources[source, _ADDRESS], sources[source, _ROW_STRIDE], sources[source, _PAGE_SIZE]
     shift, token_bytes = sources[source, _PAGE_SHIFT], sources[source, _TOKEN_BYTES]
     for index in range(count):
-        slot = slots[_U64(first + index)]
-        row = slot >> shift if shift >= 0 else slot // page_size
-        store(into + 8 * index, _U64(address + row * row_stride + (slot - row * page_size) * token_bytes))
+        found = _address(address, row_stride, page_size, shift, token_bytes, slots[_U64(first + index)])
+        store(into + 8 * index, _U64(found))
 
 
 @compiled
